@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from stepscope.cli.demo.lines import Lines, one_line
+from stepscope.cli.demo.progress import DemoProgress, DemoRun, MetricColumn, columns_of, happenings, progress
 from stepscope.cli.demo.summary import summary
 from stepscope.cli.text.terminal import is_screen
 from stepscope.store.points import Points
-from stepscope.views.live_run import LiveRun, LiveView, MetricColumn, columns_of, happenings, view
 
 STEPS = 200
 
@@ -47,53 +47,38 @@ def recorded(**changes):
         {"kind": "planted", "what": "evaluation", "step": 179, "why": "held-out"},
         {"kind": "histogram", "name": "w", "step": 1},
     ]
-    return LiveRun("20260101-000000-abcd", "demo", "running", {**columns, **changes}, events, 400)
+    return DemoRun({**columns, **changes}, events, 400)
 
 
 def test_phases_are_means_of_the_last_steps():
     """Phases are averaged over the last 50 steps, absent ones as 0, in the order in which a step runs."""
-    found = {phase.name: phase for phase in view(recorded()).phases}
+    found = {phase.name: phase for phase in progress(recorded()).phases}
     assert list(found) == ["data", "forward", "evaluation", "other"]
     assert found["data"].seconds == pytest.approx(0.05)
     assert found["data"].share == pytest.approx(0.5)
-    assert found["data"].excess == pytest.approx(2.5)
     assert found["evaluation"].seconds == pytest.approx(0.01)
-    assert found["evaluation"].excess is None
 
 
-def test_rates_and_time_left():
-    """Rates come from the duration of steps; the time left from the steps that remain."""
-    shown = view(recorded())
+def test_rates_come_from_the_steps():
+    """Rates come from the duration of steps."""
+    shown = progress(recorded())
     assert (shown.steps, shown.total) == (STEPS, 400)
-    assert shown.step_seconds == pytest.approx(0.1)
     assert shown.rates == (pytest.approx(10), pytest.approx(320))
     assert shown.elapsed == pytest.approx(20)
-    assert shown.left == pytest.approx(20)
 
 
 def test_curves_know_their_best():
     """The best loss is the lowest finite one, the best accuracy the highest, each with its step."""
     values = np.linspace(1, 0.5, STEPS)
     values[7] = np.nan
-    shown = view(recorded(loss=column(values)))
-    assert (shown.curve("loss").best, shown.curve("loss").best_step) == (0.5, STEPS - 1)
-    assert shown.curve("accuracy").best == pytest.approx(0.9)
-
-
-def test_memory_trend_is_its_slope():
-    """The trend of the memory is bytes per second: 128 KiB every 100 ms here."""
-    assert view(recorded()).memory_trend == pytest.approx(10 * 2**17)
-
-
-def test_single_jump_is_no_trend():
-    """Memory that jumps once and stays is steady."""
-    jumped = column(np.where(np.arange(STEPS) < 130, 1e8, 2e8))
-    assert view(recorded(**{"process/memory_bytes": jumped})).memory_trend == 0
+    shown = progress(recorded(loss=column(values)))
+    assert (shown.curves["loss"].best, shown.curves["loss"].best_step) == (0.5, STEPS - 1)
+    assert shown.curves["accuracy"].best == pytest.approx(0.9)
 
 
 def test_cost_is_a_share_of_the_steps():
     """The cost is the time of all rows by the time of all steps."""
-    cost = view(recorded()).cost
+    cost = progress(recorded()).cost
     assert (cost.rows, cost.drops) == (400, 0)
     assert cost.share == pytest.approx(400 * 5e-6 / 20)
 
@@ -104,10 +89,9 @@ def test_equal_events_are_one():
     assert [(one.label, one.step, one.count) for one in found] == [("loss spike", 120, 1), ("evaluation", 179, 2)]
 
 
-def test_empty_run_has_a_view():
+def test_empty_run_has_a_progress():
     """A run that has recorded nothing yet can be shown."""
-    shown = view(LiveRun("id", "demo", "running", {}))
-    assert shown == LiveView("id", "demo", "running")
+    assert progress(DemoRun({})) == DemoProgress()
 
 
 def test_only_the_last_attempt_of_the_first_rank_counts():
@@ -133,7 +117,7 @@ def test_text_of_a_run_cannot_act():
     stream = io.StringIO()
     run = recorded()
     run.events.append({"kind": "planted", "what": "x\x1b[2J", "step": 3, "why": "\x1b]0;y\x07"})
-    Lines(stream).show(view(run))
+    Lines(stream).show(progress(run))
     assert "\x1b" not in stream.getvalue()
 
 
@@ -156,17 +140,17 @@ def test_lines_are_few():
     stream = io.StringIO()
     lines = Lines(stream)
     for _ in range(3):
-        lines.show(view(recorded()))
+        lines.show(progress(recorded()))
     written = stream.getvalue().splitlines()
     assert len(written) == 3
-    assert written[-1] == one_line(view(recorded()))
+    assert written[-1] == one_line(progress(recorded()))
     assert "step 200/400  10 steps/s  loss 0.2  accuracy 90 %" in written[-1]
 
 
 def test_summary_says_what_was_planted_and_what_shows():
     """The summary has the evidence for each planted fault, the time per phase, and what recording cost."""
     run = recorded()
-    text = "\n".join(f"{label} {text}" for label, text in summary(run, view(run)))
+    text = "\n".join(f"{label} {text}" for label, text in summary(run, progress(run)))
     assert "stopped after 200 steps in 20 s" in text
     assert "step 120: loss 50.000, 0.5" in text
     assert "delays the next step by 500 ms" in text

@@ -7,13 +7,13 @@ import time
 import pytest
 
 import stepscope
+from stepscope.cli.demo.progress import progress, read
 from stepscope.core.numbers import format_value
 from stepscope.session import card as end_card
 from stepscope.store.sealed import reading_connection
 from stepscope.tui.reading import answer
 from stepscope.tui.request import opened
 from stepscope.tui.run_feed import RunFeed
-from stepscope.views.live_run import read, view
 from stepscope.views.overview import overview
 from stepscope.views.report import report
 from stepscope.views.run_card import card
@@ -53,7 +53,7 @@ def test_every_screen_shows_the_same_rates(trained):
         "top": feed.scene.status["rate"],
         "report": written["rate"],
         "report's table": written["throughput"][0]["steps_per_second"],
-        "demo": view(read(past)).rates.steps_per_second,
+        "demo": progress(read(past)).rates.steps_per_second,
     }
     assert found == dict.fromkeys(found, pytest.approx(60 / seconds))
     samples = [shown["samples_per_second"], card(past)["samples_per_second"], feed.scene.samples_per_second]

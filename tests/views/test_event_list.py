@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from stepscope.store.reader import Past
 from stepscope.views.alert_list import alert_list
-from stepscope.views.event_count import EventCount
-from stepscope.views.event_list import event_list, last_texts, line_of, text_list
+from stepscope.views.event_list import EventCount, event_list, last_texts, line_of, text_list
 from tests.exporters.recorded import make_run, tell
 
 

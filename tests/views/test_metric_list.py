@@ -8,7 +8,7 @@ import pytest
 from bench.drawn_runs import ABSENT, Drawn, write
 from stepscope.store.layout import RunFolder
 from stepscope.store.reader import Past
-from stepscope.views.first_look import CANDIDATES, beside, candidates
+from stepscope.views.metric_list import CANDIDATES, beside, candidates
 from stepscope.views.run_head import run_head
 
 STEPS = 300

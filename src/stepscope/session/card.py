@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stepscope.store.points import Points
-    from stepscope.views.event_count import EventCount
+    from stepscope.views.event_list import EventCount
 
 RECENT = 50
 """Steps over which the phases are averaged."""
@@ -152,7 +152,7 @@ def _span(seconds: float) -> str:
 
 def _events(path: Path) -> EventCount:
     from stepscope.store.layout import RunFolder
-    from stepscope.views.event_count import EventCount
+    from stepscope.views.event_list import EventCount
 
     events = EventCount(RunFolder(path))
     events.look()

@@ -19,11 +19,10 @@ from stepscope.store.points import NO_NS, Points
 from stepscope.store.series import by_name
 from stepscope.store.states import read_nodes
 from stepscope.tui.request import Request, request
-from stepscope.views.event_count import EventCount
-from stepscope.views.event_list import QUIET, line_of
+from stepscope.views.event_list import QUIET, EventCount, line_of
 from stepscope.views.pace import STEP, StepPace, StepTime
 from stepscope.views.rates import StepTotals
-from stepscope.views.status import status
+from stepscope.views.run_card import status
 from stepscope.views.terminal import TerminalCurve, TerminalNode, TerminalRank, TerminalScene
 from stepscope.views.terminal_history import History, HistoryBuckets
 

@@ -1,9 +1,9 @@
-"""Statistics of a whole series from its buckets: exact sums, extremes and counts, without reading every point."""
+"""Statistics of a series from its buckets: exact sums, extremes and counts, without reading every point."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,21 +16,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Columns of one series, whole or downsampled: a single point is a bucket of one."""
+    """Columns of one series, complete or downsampled: a single point is a bucket of one."""
 
     rank: NDArray[np.int32]
     attempt: NDArray[np.int32]
     step: Integers
-    """Of the last point."""
     time: Floats
-    """Of the last point, seconds since 1970 UTC."""
+    """Step and time of the last point; the time in seconds since 1970 UTC."""
     mean: Floats
     """Over the finite points; NaN where there is none."""
     low: Floats
     high: Floats
     last: Floats
     finite: Integers
-    """Points that are finite."""
+    """Number of finite points."""
     count: Integers
 
     def select(self, keep: Mask) -> Buckets:
@@ -68,9 +67,21 @@ class Buckets:
         value = float(self.last[int(np.argmax(self.time))])
         return value if np.isfinite(value) else None
 
+    def figures(self) -> dict[str, Any]:
+        """Return count, last (by time), min, max and mean of the points, and how many are not finite."""
+        total = int(self.count.sum())
+        return {
+            "count": total,
+            "last": float(self.last[int(np.argmax(self.time))]) if len(self.time) else None,
+            "min": self.lowest(),
+            "max": self.highest(),
+            "mean": self.average(),
+            "nonfinite": total - int(self.finite.sum()),
+        }
+
 
 def buckets_of(series: Series) -> Buckets:
-    """Return the buckets of a series; of a whole one, a bucket for each point."""
+    """Return the buckets of a series; without downsampling, a bucket for each point."""
     blocks = series.buckets
     if blocks is None:
         fine = np.isfinite(series.value)

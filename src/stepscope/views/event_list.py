@@ -1,15 +1,18 @@
-"""The events of a run as readable lines, and its histograms."""
+"""The events of a run: counted as its files grow, and listed as readable lines; its histograms."""
 
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.events import fits, ours
+from stepscope.core.events import fits, is_users, ours
+from stepscope.store.events import decode_event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from stepscope.store.layout import RunFolder
     from stepscope.store.reader import Past
 
 SHOWN = ("text", "message", "why", "error", "cause", "reason", "name", "path", "detail")
@@ -28,6 +31,11 @@ QUIET = frozenset(
 """Kinds that are hidden unless requested: data of other views."""
 TEXTS = "log"
 """Kind of the events with texts that a program passed to `log`."""
+ALERT = b'"alert"'
+ALERT_TEXT = 300
+"""Maximum characters of an alert."""
+MOST_BYTES = 1 << 24
+"""Maximum bytes of events read per poll; the rest waits for the next."""
 
 
 def event_list(past: Past, kind: str | None = None, limit: int = 500) -> dict[str, Any]:
@@ -113,3 +121,51 @@ def histogram_list(past: Past, name: str | None = None, limit: int = 200) -> dic
     kept = [*rows[: len(rows) - 1 : every], *rows[-1:]][-limit:]
     keys = ("step", "time", "rank", "attempt", "edges", "counts")
     return {"names": names[:1000], "rows": [{key: one.get(key) for key in keys} for one in kept]}
+
+
+class EventCount:
+    """The number of events of a run and its firing alerts, from what was appended to its files."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Start at zero; `look` counts."""
+        self._folder = folder
+        self._at: dict[str, int] = {}
+        self.total = 0
+        self.firing: dict[str, str] = {}
+        """Severity of each alert that is firing, by its id."""
+        self.last: dict[str, str] | None = None
+        """Short text of the last alert."""
+
+    def look(self) -> None:
+        """Count the events since the last call."""
+        try:
+            with os.scandir(self._folder.path / "events") as entries:
+                files = [(entry.path, entry.stat().st_size) for entry in entries if entry.name.endswith(".jsonl")]
+        except OSError:  # no event yet, or an unreadable folder: the list of runs shows that
+            return
+        for path, size in sorted(files):
+            if size > self._at.get(path, 0):
+                self._take(path)
+
+    def _take(self, path: str) -> None:
+        with open(path, "rb") as file:
+            file.seek(self._at.get(path, 0))
+            data = file.read(MOST_BYTES)
+        whole = data.rfind(b"\n") + 1
+        self._at[path] = self._at.get(path, 0) + whole
+        self.total += data.count(b"\n", 0, whole)
+        if ALERT in data:
+            for line in data[:whole].split(b"\n"):
+                if ALERT in line:
+                    self._note(line)
+
+    def _note(self, line: bytes) -> None:
+        event = decode_event(line)
+        if event is None or event["kind"] != "alert" or is_users(event):
+            return  # a damaged line counts as an event without content
+        name, state = str(event.get("alert") or event.get("rule")), event.get("state")
+        self.last = {key: str(event.get(key) or "")[:ALERT_TEXT] for key in ("rule", "severity", "state", "text")}
+        if state == "firing":
+            self.firing[name] = str(event.get("severity", "info"))
+        elif state != "pending":
+            self.firing.pop(name, None)

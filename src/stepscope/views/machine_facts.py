@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.store.machine import declared
+from stepscope.views.buckets import buckets_of
 from stepscope.views.event_list import line_of
 
 if TYPE_CHECKING:
@@ -40,33 +39,11 @@ def machine(past: Past, names: Collection[str]) -> dict[str, Any]:
     found = past.overview(names, points=POINTS) if names else {}
     absent = {what: why for node in past.machines() for what, why in node.absent.items()}
     devices = {what: name for node in past.machines() for what, name in node.devices.items()}
-    metrics = {name: figures(series) for name, series in sorted(found.items())}
+    metrics = {}
+    for name, series in sorted(found.items()):
+        one = buckets_of(series)
+        metrics[name] = {"mean": one.average(), "min": one.lowest(), "max": one.highest(), "last": one.newest()}
     return {"metrics": metrics, "absent": absent, "devices": devices}
-
-
-def figures(series: Series) -> dict[str, float | None]:
-    """Return mean, min, max and last of the finite values."""
-    blocks = series.buckets
-    if blocks is None:
-        value = series.value[np.isfinite(series.value)]
-        if not len(value):
-            return dict.fromkeys(("mean", "min", "max", "last"))
-        return {
-            "mean": float(value.mean()),
-            "min": float(value.min()),
-            "max": float(value.max()),
-            "last": float(value[-1]),
-        }
-    weight = blocks.count - blocks.nonfinite
-    some = weight > 0
-    if not some.any():
-        return dict.fromkeys(("mean", "min", "max", "last"))
-    return {
-        "mean": float(np.average(blocks.mean[some], weights=weight[some])),
-        "min": float(blocks.min[some].min()),
-        "max": float(blocks.max[some].max()),
-        "last": float(blocks.last[-1]),
-    }
 
 
 def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[str, Any]:
@@ -91,17 +68,12 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
     kept = {key: event.get(key) for key in ("kind", "time", "rank", "step")}
     words = [event.get(key) for key in ("message", "why", "error", "cause", "reason")]
     text = line_of(event) if event.get("kind") == "alert" else next((str(word) for word in words if word), "")
-    place = _place(event.get("stacks"))
-    return {**kept, "text": f"{text}; it is at {place}"[:400] if place else text[:400]}
-
-
-def _place(stacks: Any) -> str:
-    """Return the location of the main thread from its innermost frame; empty if there is none."""
     try:
-        frame = stacks[-1]["frames"][0]
-        return f"{frame['file']}:{frame['line']} in {frame['function']}"
+        frame = event["stacks"][-1]["frames"][0]  # the innermost frame of the main thread
+        text = f"{text}; it is at {frame['file']}:{frame['line']} in {frame['function']}"
     except (TypeError, KeyError, IndexError):
-        return ""
+        pass  # most events have no stacks
+    return {**kept, "text": text[:400]}
 
 
 def last_steps(past: Past, rank: int, attempt: int, last: int | None) -> list[dict[str, Any]]:

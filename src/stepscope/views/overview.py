@@ -7,7 +7,8 @@ never 0.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,15 +18,17 @@ from stepscope.store.layout import RunFolder
 from stepscope.store.retention import size_of
 from stepscope.store.series import Series, summarize
 from stepscope.store.snapshot import take_snapshot
-from stepscope.store.states import LOST_AFTER, NodeState, RankState, overall, read_nodes
+from stepscope.store.states import LOST_AFTER, NodeState, read_nodes
 from stepscope.views import machine_facts
+from stepscope.views.buckets import buckets_of
 from stepscope.views.event_list import last_texts
 from stepscope.views.pace import SAMPLES, STEP, pace_of
 from stepscope.views.rates import DEFINITIONS as RATES
 from stepscope.views.rates import rates
+from stepscope.views.run_list import standing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from stepscope.core.arrays import Floats
     from stepscope.store.reader import Past
@@ -63,24 +66,23 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
     names = metric_names(counts, sampled)
     if metrics is not None:
         names = [name for name in names if name not in sampled]
-    duration = _duration(nodes)
-    steps = step_range(past, counts)
+    stands, ranks = standing(nodes), attempts(nodes)
     return {
         "run": identity(past),
-        **_state(nodes),
-        "duration_seconds": duration,
+        **{key: stands[key] for key in ("state", "cause", "step", "heard")},
+        "duration_seconds": stands["duration"],
         "bytes": size_of(past.path),
         "points": sum(counts.values()),
-        "attempts": attempts(nodes),
-        "time": step_time(past, counts, steps),
+        "attempts": ranks,
+        "time": step_time(past, counts, step_range(past, counts)),
         "throughput": throughput(past, counts),
         "metrics": [metric(past, name) for name in names[:metrics]],
         "metrics_total": len(names),
         "texts": last_texts(past),
         "machine": machine_facts.machine(past, sampled),
-        "end": machine_facts.end(past, attempts(nodes), _state(nodes)["step"]),
-        "own_cost": own_cost(past, counts, nodes, duration),
-        "events": _event_kinds(past),
+        "end": machine_facts.end(past, ranks, stands["step"]),
+        "own_cost": own_cost(past, counts, nodes, stands["duration"]),
+        "events": dict(Counter(str(event.get("kind", "other")) for event in past.events())),
         "problems": problems(past, counts),
         "definitions": DEFINITIONS,
     }
@@ -89,51 +91,32 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
 def identity(past: Past) -> dict[str, Any]:
     """Return the run's identity from its run.json."""
     meta = past.meta
-    facts: dict[str, Any] = {"id": past.id, "name": past.name, "project": past.project, "path": str(past.path)}
-    facts["created"] = meta.get("created", 0) / 1e6 or None
-    for key in ("source", "world_size", "host", "platform", "python", "cpu", "memory", "container", "git", "cwd"):
-        facts[key] = meta.get(key)
-    return {**facts, "command": meta.get("argv"), "config": meta.get("config")}
-
-
-def _state(nodes: list[NodeState]) -> dict[str, Any]:
-    state, cause = overall(nodes)
-    ranks = [rank for node in nodes for rank in node.ranks.values()]
-    step = max((rank.step for rank in ranks if rank.step is not None), default=None)
-    heard = max((node.time for node in nodes), default=0) / 1e6
-    return {"state": state, "cause": cause, "step": step, "heard": heard or None}
-
-
-def _duration(nodes: list[NodeState]) -> float | None:
-    """Return the seconds from the first start to the last end, or to the last heartbeat."""
-    ranks = [(node, rank) for node in nodes for rank in node.ranks.values() if rank.started]
-    if not ranks:
-        return None
-    return (max(rank.ended or node.time for node, rank in ranks) - min(rank.started for _, rank in ranks)) / 1e6
+    who = {"id": past.id, "name": past.name, "project": past.project, "path": str(past.path)}
+    kept = ("source", "world_size", "host", "platform", "python", "cpu", "memory", "container", "git", "cwd", "config")
+    facts = {key: meta.get(key) for key in kept}
+    return {**who, "created": meta.get("created", 0) / 1e6 or None, **facts, "command": meta.get("argv")}
 
 
 def attempts(nodes: list[NodeState]) -> list[dict[str, Any]]:
     """Return each rank of each attempt, in order."""
-    return [
-        {"attempt": node.attempt, "rank": number, "node": node.node, **_rank(rank, node)}
-        for node in sorted(nodes, key=lambda node: (node.attempt, node.node))
-        for number, rank in sorted(node.ranks.items())
-    ]
-
-
-def _rank(rank: RankState, node: NodeState) -> dict[str, Any]:
-    seconds = ((rank.ended or node.time) - rank.started) / 1e6 if rank.started and (rank.ended or node.time) else None
     kept = ("state", "cause", "inferred", "pid", "step", "rows", "lost", "refused")
-    return {**{key: getattr(rank, key) for key in kept}, "seconds": seconds}
+    found = []
+    for node in sorted(nodes, key=lambda node: (node.attempt, node.node)):
+        for number, rank in sorted(node.ranks.items()):
+            until, facts = rank.ended or node.time, {key: getattr(rank, key) for key in kept}
+            seconds = (until - rank.started) / 1e6 if rank.started and until else None
+            found.append({"attempt": node.attempt, "rank": number, "node": node.node, **facts, "seconds": seconds})
+    return found
 
 
 def metric_names(counts: Iterable[str], sampled: Collection[str] = ()) -> list[str]:
     """Return the names of metrics to list, the best known first, the machine's last."""
     own = [name for name in counts if name not in {STEP, SAMPLES} and not name.startswith((PHASE, OWN))]
-    return sorted(own, key=lambda name: (name in sampled, _importance(name), name))
+    return sorted(own, key=lambda name: (name in sampled, importance(name), name))
 
 
-def _importance(name: str) -> int:
+def importance(name: str) -> int:
+    """Return the place of a metric among those in FIRST; all others come after them."""
     known = canonical(name)
     return FIRST.index(known) if known in FIRST else len(FIRST)
 
@@ -148,35 +131,44 @@ def step_range(past: Past, counts: dict[str, int]) -> tuple[int, int] | None:
     return last - WINDOW // ranks + 1, last
 
 
+class TimeSpent(NamedTuple):
+    """The seconds of the steps, or of one phase."""
+
+    steps: int
+    """Number of steps that have it."""
+    seconds: float
+    figures: Mapping[str, float | None]
+    """mean, p50, p95 and max of a step."""
+
+
 def step_time(past: Past, counts: dict[str, int], steps: tuple[int, int] | None) -> dict[str, Any] | None:
     """Return how long steps take and their phases, the largest first; None without steps."""
     if STEP not in counts:
         return None
-    whole = past.series(STEP, step_range=steps).value
-    total = float(whole.sum())
-    found = {name: past.series(name, step_range=steps).value for name in counts if name.startswith(PHASE)}
+    names = [STEP, *(name for name in counts if name.startswith(PHASE))]
+    found = {name: past.series(name, step_range=steps).value for name in names}
+    return divided({name: TimeSpent(len(one), float(one.sum()), summarize(one)) for name, one in found.items()}, steps)
+
+
+def divided(spent: dict[str, TimeSpent], window: tuple[int, int] | None = None) -> dict[str, Any]:
+    """Return how the steps divide into phases, the largest first; `spent` has the step and each phase by metric."""
+    whole, phases = spent[STEP], {name.removeprefix(PHASE): one for name, one in spent.items() if name != STEP}
     # If only every n-th step is measured, the others have no phases; those of a measured step sum to it.
-    measured = float(sum(value.sum() for value in found.values()))
-    number = max((len(value) for value in found.values()), default=0)
-    phases = [_phase(name.removeprefix(PHASE), value, measured, number) for name, value in found.items()]
-    phases.sort(key=lambda phase: -phase["seconds"])
-    facts = summarize(whole)
-    figures = {key: facts[key] for key in ("mean", "p50", "p95", "max")}
-    return {"steps": len(whole), "seconds": total, "window": steps, "step": figures, "phases": phases}
-
-
-def _phase(name: str, value: Floats, total: float, steps: int) -> dict[str, Any]:
-    facts, seconds = summarize(value), float(value.sum())
-    return {
-        "phase": name,
-        "seconds": seconds,
-        "share": seconds / total if total > 0 else None,
-        "mean": seconds / steps if steps else None,
-        "p50": facts["p50"],
-        "p95": facts["p95"],
-        "max": facts["max"],
-        "steps": len(value),
-    }
+    measured = sum(one.seconds for one in phases.values())
+    number = max((one.steps for one in phases.values()), default=0)
+    rows = [
+        {
+            "phase": name,
+            "seconds": one.seconds,
+            "share": one.seconds / measured if measured > 0 else None,
+            "mean": one.seconds / number if number else None,
+            **{key: one.figures[key] for key in ("p50", "p95", "max")},
+            "steps": one.steps,
+        }
+        for name, one in sorted(phases.items(), key=lambda phase: -phase[1].seconds)
+    ]
+    figures = {key: whole.figures[key] for key in ("mean", "p50", "p95", "max")}
+    return {"steps": whole.steps, "seconds": whole.seconds, "window": window, "step": figures, "phases": rows}
 
 
 def throughput(past: Past, counts: dict[str, int]) -> list[dict[str, Any]]:
@@ -190,34 +182,15 @@ def throughput(past: Past, counts: dict[str, int]) -> list[dict[str, Any]]:
 def metric(past: Past, name: str) -> dict[str, Any]:
     """Return the statistics of one metric over all ranks and attempts, and its trend."""
     series = past.series(name, points=FINE_POINTS)
-    figures = summarize(series.value) if series.buckets is None else _of_buckets(series)
+    figures = summarize(series.value) if series.buckets is None else buckets_of(series).figures()
     return {"name": name, "unit": unit_of(name), **figures, "trend": trend(series)}
-
-
-def _of_buckets(series: Series) -> dict[str, Any]:
-    """Return the figures that buckets hold exactly."""
-    blocks = series.buckets
-    assert blocks is not None  # noqa: S101 - the caller has looked
-    finite = blocks.count - blocks.nonfinite
-    some = finite > 0
-    total = int(finite.sum())
-    return {
-        "count": int(blocks.count.sum()),
-        "mean": float((blocks.mean[some] * finite[some]).sum()) / total if total else None,
-        "min": float(blocks.min[some].min()) if total else None,
-        "max": float(blocks.max[some].max()) if total else None,
-        "last": float(blocks.last[-1]) if len(blocks) else None,
-        "nonfinite": int(blocks.nonfinite.sum()),
-    }
 
 
 def trend(series: Series, stretches: int = TREND) -> list[float | None]:
     """Return the mean of each part of the first rank's values; None if one of them is not finite."""
-    if series.buckets is not None:
-        rank, value = series.buckets.rank, np.where(series.buckets.nonfinite > 0, np.nan, series.buckets.mean)
-    else:
-        rank, value = series.rank, series.value
-    first = value[rank == rank.min()] if len(rank) else value
+    one = buckets_of(series)
+    value = np.where(one.finite < one.count, np.nan, one.mean)
+    first = value[one.rank == one.rank.min()] if len(one.rank) else value
     parts: Sequence[Floats] = np.array_split(first, min(stretches, len(first)) or 1)
     return [float(part.mean()) if np.isfinite(part).all() else None for part in parts if len(part)]
 
@@ -256,14 +229,6 @@ def own_cost(
 def _figure(past: Past, counts: dict[str, int], name: str, which: str) -> float | None:
     value = past.summary(f"{OWN}{name}")[which] if f"{OWN}{name}" in counts else None
     return None if value is None else float(value)
-
-
-def _event_kinds(past: Past) -> dict[str, int]:
-    kinds: dict[str, int] = {}
-    for event in past.events():
-        kind = str(event.get("kind", "other"))
-        kinds[kind] = kinds.get(kind, 0) + 1
-    return kinds
 
 
 def problems(past: Past, counts: dict[str, int]) -> list[str]:

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.store.sql_text import quoted
 
 if TYPE_CHECKING:
+    from stepscope.store.curves import Ask
     from stepscope.store.reader import Past
 
 
-@dataclass(frozen=True)
-class Part:
-    """The requested part of some metrics."""
-
-    names: tuple[str, ...]
-    ranks: tuple[int, ...] | None = None
-    attempts: tuple[int, ...] | None = None
-    steps: tuple[int, int] | None = None
-    times: tuple[int, int] | None = None
-    """Microseconds since 1970 UTC."""
-
-
-def recipe(past: Past, part: Part) -> dict[str, str]:
+def recipe(past: Past, part: Ask) -> dict[str, str]:
     """Return the texts; every name and path in them is quoted for its language."""
     return {"python": _python(past, part), "sql": _sql(past, part), "shell": _shell(past, part)}
 
 
-def _python(past: Past, part: Part) -> str:
+def _python(past: Past, part: Ask) -> str:
     lines = ["import stepscope", "", f"past = stepscope.open({str(past.path)!a})"]
     steps = f", step_range={part.steps!r}" if part.steps else ""
     for name in part.names:
@@ -49,7 +37,7 @@ def _python(past: Past, part: Part) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sql(past: Past, part: Part) -> str:
+def _sql(past: Past, part: Ask) -> str:
     where = [f"run = {quoted(past.id)}", f"name IN ({', '.join(map(quoted, part.names))})"]
     if part.ranks is not None:
         where.append(f"rank IN ({', '.join(map(str, part.ranks))})")
@@ -64,7 +52,7 @@ def _sql(past: Past, part: Part) -> str:
     return f"{wanted}\nFROM points\nWHERE {joined}\nORDER BY name, rank, attempt, seq\n"
 
 
-def _shell(past: Past, part: Part) -> str:
+def _shell(past: Past, part: Ask) -> str:
     names = " ".join(f"--metrics {shlex.quote(name)}" for name in part.names)
     root = shlex.quote(str(past.path.parent.parent))
     export = f"stepscope export {shlex.quote(str(past.path))} --format csv {names}"

@@ -11,26 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.analysis.compare.quantity import is_loss, is_score
+from stepscope.core.numbers import format_money, format_value
 from stepscope.core.vocabulary import canonical
 from stepscope.sources.diagnosis import diagnose
 from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import read_nodes
 from stepscope.version import __version__
-from stepscope.views.buckets import Buckets, buckets_of
+from stepscope.views.buckets import buckets_of
 from stepscope.views.comparison_view import comparison_view
 from stepscope.views.event_list import event_list, text_list
-from stepscope.views.ledger_summary import kept
+from stepscope.views.ledger import usual_account
 from stepscope.views.machine_view import machine_view
 from stepscope.views.metric_list import metric_list
 from stepscope.views.overview import DEFINITIONS, own_cost
-from stepscope.views.pricing import usual_account
 from stepscope.views.run_head import run_head
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.store.reader import Past
+    from stepscope.store.series import Series
 
 FORMAT = "stepscope-report"
 VERSION = 1
@@ -48,17 +49,14 @@ COUNTERS = frozenset(("epoch", "samples", "steps_total"))
 """Counters, which only rise, are not drawn."""
 EVENTS = TEXTS = 100
 MARKED = frozenset(("checkpoint", "evaluation", "alert", "stalled", "attempt"))
-"""Maximum events marked on charts."""
+"""Kinds of events that are marked on charts."""
+LEDGER_TITLE = "Where the Time Went"
+LEDGER_KEYS = ("wall_seconds", "paid_seconds", "goodput_ratio", "steps", "seconds", "imported", "money", "wasted")
+"""Keys of a ledger that a report keeps."""
 
 
 def report(past: Past, others: Sequence[Past] = (), now: float | None = None) -> dict[str, Any]:
-    """Return the whole content of a report.
-
-    Args:
-        past: the run.
-        others: runs to compare with.
-        now: time of the report.
-    """
+    """Return the content of a report at the time `now`, with a comparison if there are other runs."""
     head = run_head(past)
     listed = metric_list(past)["metrics"]
     events = event_list(past, limit=EVENTS)
@@ -71,7 +69,7 @@ def report(past: Past, others: Sequence[Past] = (), now: float | None = None) ->
         "status": head["status"],
         "numbers": head["numbers"],
         "performance": _performance(past, head),
-        "ledger": kept(usual_account(past)),
+        "ledger": _ledger(usual_account(past)),
         "training": _training(past, listed, head["important"]),
         "resources": _resources(past, listed),
         "diagnosis": diagnose(past),
@@ -96,32 +94,49 @@ def _performance(past: Past, head: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "time": head["time"], "throughput": head["throughput"], "own_cost": cost}
 
 
+def _ledger(account: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a ledger that a report shows, with its table and a summary in one sentence."""
+    good, whole, money = account["goodput_ratio"], account["wall_seconds"], account["money"]
+    rows = [
+        [
+            name,
+            format_value(seconds, "seconds"),
+            format_value(seconds / whole, "ratio"),
+            *([format_money(money["classes"][name])] if money else []),
+        ]
+        for name, seconds in account["seconds"].items()
+        if seconds > 0
+    ]
+    share = "no step is known" if good is None else f"{format_value(good, 'ratio')} were productive"
+    summary = f"Of {format_value(whole, 'seconds')} {share}"
+    if account["imported"] is not None and not account["imported"]["timed"]:
+        summary += "; the times are added up, as the log tells none of the clock"
+    return {
+        **{key: account[key] for key in LEDGER_KEYS},
+        "title": LEDGER_TITLE,
+        "titles": ["class", "time", "share", *([money["currency"]] if money else [])],
+        "rows": rows,
+        "summary": f"{summary}.",
+    }
+
+
 def _training(past: Past, listed: list[dict[str, Any]], important: list[str]) -> dict[str, Any]:
     own = [one for one in listed if one["source"] == "training"]
     names = [one["name"] for one in own[:METRICS]]
     found = past.overview(names, POINTS) if names else {}
-    rows = [{**_metric(one), **figures(buckets_of(found[one["name"]]))} for one in own if one["name"] in found]
+    rows = _rows(own, found)
     ordered = dict.fromkeys([*(name for name in important if name in found), *names])
     charts = [name for name in ordered if canonical(name) not in COUNTERS][:CHARTS]
     return {"metrics": [{**row, "best": best(row)} for row in rows], "total": len(own), "charts": charts}
 
 
-def _metric(one: dict[str, Any]) -> dict[str, Any]:
-    return {key: one[key] for key in ("name", "unit", "help")}
-
-
-def figures(one: Buckets) -> dict[str, Any]:
-    """Return count, last, min, max and mean of the finite points, and how many are not finite."""
-    total = int(one.count.sum())
-    place = int(one.time.argmax()) if len(one.time) else None
-    return {
-        "count": total,
-        "last": None if place is None else float(one.last[place]),
-        "min": one.lowest(),
-        "max": one.highest(),
-        "mean": one.average(),
-        "nonfinite": total - int(one.finite.sum()),
-    }
+def _rows(metrics: list[dict[str, Any]], found: dict[str, Series]) -> list[dict[str, Any]]:
+    """Return the metrics that were found, each with its figures."""
+    return [
+        {**{key: one[key] for key in ("name", "unit", "help")}, **buckets_of(found[one["name"]]).figures()}
+        for one in metrics
+        if one["name"] in found
+    ]
 
 
 def best(row: dict[str, Any]) -> float | None:
@@ -134,20 +149,14 @@ def best(row: dict[str, Any]) -> float | None:
 def _resources(past: Past, listed: list[dict[str, Any]]) -> dict[str, Any]:
     sampled = [one for one in listed if one["source"] == "machine"][:MACHINE_METRICS]
     found = past.overview([one["name"] for one in sampled], POINTS) if sampled else {}
-    rows = [{**_metric(one), **figures(buckets_of(found[one["name"]]))} for one in sampled if one["name"] in found]
     machine = machine_view(past)
     charts = [
         {"title": one["title"], "unit": one["unit"], "names": one["names"][:MACHINE_LINES]}
         for one in machine["groups"]
         if one["title"] not in one["names"]
     ]
-    return {
-        "metrics": rows,
-        "nodes": machine["nodes"],
-        "gpus": machine["gpus"],
-        "processes": machine["processes"],
-        "charts": charts[:MACHINE_CHARTS],
-    }
+    kept = {key: machine[key] for key in ("nodes", "gpus", "processes")}
+    return {"metrics": _rows(sampled, found), **kept, "charts": charts[:MACHINE_CHARTS]}
 
 
 def markers(facts: dict[str, Any], most: int = 60) -> list[dict[str, Any]]:

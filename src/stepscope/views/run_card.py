@@ -1,10 +1,11 @@
-"""A run in one line of a list: speed, quality, progress, and the shape of its loss. Cheap for runs of any length.
+"""A run in one line of a list (speed, quality, progress, shape of its loss) and its status. Cheap at any length.
 
 All numbers are of the last attempt. Unknown values are None, never 0.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from stepscope.core.vocabulary import canonical
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
 from stepscope.views.buckets import Buckets, buckets_of
-from stepscope.views.event_count import EventCount
+from stepscope.views.event_list import EventCount
+from stepscope.views.ledger import cost
 from stepscope.views.pace import SAMPLES, STEP, StepPace
-from stepscope.views.pricing import cost
 from stepscope.views.rates import StepTotals, rates
 from stepscope.views.run_list import standing
 
@@ -35,6 +36,7 @@ RECENT = 0.2
 """Share of the attempt's buckets used for the time left."""
 SOME = 8
 """Maximum GPUs that are averaged if the run has no average of its own."""
+SEVERITIES = ("info", "warning", "critical")
 
 
 def card(past: Past) -> dict[str, Any]:
@@ -130,3 +132,31 @@ def spark(curve: Buckets, points: int = SPARK) -> list[float | None]:
         total = float(np.nansum(np.where(weight > 0, first.mean[part], 0.0) * weight))
         found.append(total / number if number else None)
     return found if size else []
+
+
+def status(folder: RunFolder, facts: dict[str, Any], events: EventCount, now: float | None = None) -> dict[str, Any]:
+    """Return the current state of a run, small enough to send twice a second.
+
+    `facts` are known from its points: rate, recent_rate, epoch, total_steps, names. `events` are polled for more.
+    """
+    stands = standing(read_nodes(folder)[0])
+    events.look()
+    step, total = stands["step"], facts.get("total_steps")
+    running = stands["state"] == "running"
+    return {
+        **{key: stands[key] for key in ("state", "cause", "step", "heard", "duration")},
+        "now": time.time() if now is None else now,
+        "epoch": facts.get("epoch"),
+        "rate": facts.get("rate"),
+        "total_steps": total,
+        "progress": min(1.0, (step + 1) / total) if total and step is not None else None,
+        "left": left(step, total, facts.get("recent_rate")) if running else None,
+        "names": facts.get("names", 0),
+        "events": events.total,
+        "firing": len(events.firing),
+        "worst": max(events.firing.values(), key=_weight, default=None),
+    }
+
+
+def _weight(severity: str) -> int:
+    return SEVERITIES.index(severity) if severity in SEVERITIES else -1

@@ -9,16 +9,14 @@ from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import read_nodes
 from stepscope.views import overview
-from stepscope.views.buckets import Buckets, buckets_of
-from stepscope.views.event_count import EventCount
-from stepscope.views.event_list import QUIET, TEXTS, line_of
-from stepscope.views.first_look import first_look
+from stepscope.views.buckets import buckets_of
+from stepscope.views.event_list import QUIET, TEXTS, EventCount, line_of
 from stepscope.views.machine_facts import end as end_of
 from stepscope.views.machine_facts import machine_names
+from stepscope.views.metric_list import first_look
 from stepscope.views.pace import STEP
-from stepscope.views.run_card import card_of
+from stepscope.views.run_card import card_of, status
 from stepscope.views.run_list import row
-from stepscope.views.status import status
 
 if TYPE_CHECKING:
     from stepscope.store.reader import Past
@@ -91,39 +89,22 @@ def step_time(past: Past, counts: dict[str, int]) -> dict[str, Any] | None:
     phases = [name for name in counts if name.startswith(overview.PHASE)]
     if sum(counts[name] for name in (STEP, *phases)) <= EXACT:
         return overview.step_time(past, counts, None)
-    found = {name: buckets_of(series) for name, series in past.overview([STEP, *phases], POINTS).items()}
-    steps = found.pop(STEP)
-    measured = sum(one.total() for one in found.values())
-    number = max((int(one.finite.sum()) for one in found.values()), default=0)
-    rows = [_phase(name.removeprefix(overview.PHASE), one, measured, number) for name, one in found.items()]
-    rows.sort(key=lambda phase: -phase["seconds"])
-    figures = {"mean": steps.average(), "p50": None, "p95": None, "max": steps.highest()}
-    return {
-        "steps": int(steps.count.sum()),
-        "seconds": steps.total(),
-        "window": None,
-        "step": figures,
-        "phases": rows,
-    }
-
-
-def _phase(name: str, one: Buckets, measured: float, number: int) -> dict[str, Any]:
-    seconds = one.total()
-    return {
-        "phase": name,
-        "seconds": seconds,
-        "share": seconds / measured if measured > 0 else None,
-        "mean": seconds / number if number else None,
-        "p50": None,
-        "p95": None,
-        "max": one.highest(),
-        "steps": int(one.finite.sum()),
-    }
+    spent = {}
+    for name, series in past.overview([STEP, *phases], POINTS).items():
+        one = buckets_of(series)
+        figures = {"mean": one.average(), "p50": None, "p95": None, "max": one.highest()}
+        spent[name] = overview.TimeSpent(int(one.count.sum()), one.total(), figures)
+    return overview.divided(spent)
 
 
 def changes(past: Past) -> list[dict[str, Any]]:
-    """Return recent changes, the newest first."""
-    told = [one for one in _with_texts(past.events()) if one.get("kind") not in QUIET or one.get("kind") == TEXTS]
+    """Return recent changes, the newest first.
+
+    Of the events with texts only the newest is listed: one text per step would hide all other events.
+    """
+    events = past.events()
+    last_text = next((one for one in reversed(events) if one.get("kind") == TEXTS), None)
+    told = [one for one in events if one.get("kind") not in QUIET or one is last_text]
     return [
         {
             "time": one.get("time"),
@@ -133,9 +114,3 @@ def changes(past: Past) -> list[dict[str, Any]]:
         }
         for one in reversed(told[-CHANGES:])
     ]
-
-
-def _with_texts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events, with only the newest of those with texts: one text per step would hide the others."""
-    last = max((place for place, one in enumerate(events) if one.get("kind") == TEXTS), default=None)
-    return [one for place, one in enumerate(events) if one.get("kind") != TEXTS or place == last]

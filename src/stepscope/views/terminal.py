@@ -135,7 +135,7 @@ class TerminalScene:
     project: str = ""
     id: str = ""
     status: dict[str, Any] = field(default_factory=dict)
-    """As in `views.status`; empty without a run."""
+    """As `run_card.status` returns it; empty without a run."""
     samples_per_second: float | None = None
     loading: bool = False
     note: str = ""

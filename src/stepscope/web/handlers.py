@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import duckdb
     from starlette.requests import Request
 
+    from stepscope.store.curves import Ask
     from stepscope.web import parameters as given
     from stepscope.web.site import Site
 
@@ -150,7 +151,7 @@ def diagnosis(site: Site, parameters: given.RunParameters, connection: Connectio
 
 def ledger(site: Site, parameters: given.RunParameters, connection: Connection) -> Any:
     """Return the ledger of a run."""
-    from stepscope.views.pricing import usual_account
+    from stepscope.views.ledger import usual_account
 
     return usual_account(site.open(parameters.run, connection))
 
@@ -164,16 +165,9 @@ def alerts(site: Site, parameters: given.RunParameters, connection: Connection) 
 
 def recipe(site: Site, parameters: given.RecipeParameters, connection: Connection) -> Any:
     """Return Python, SQL and shell code that reads the same numbers."""
-    from stepscope.views import recipe as recipes
+    from stepscope.views.recipe import recipe as recipe_of
 
-    part = recipes.Part(
-        tuple(dict.fromkeys(parameters.name)),
-        _unique(parameters.rank),
-        _unique(parameters.attempt),
-        parameters.range_on("step"),
-        parameters.range_on("time", 1e6),
-    )
-    return dict(recipes.recipe(site.open(parameters.run, connection), part))
+    return recipe_of(site.open(parameters.run, connection), _query(parameters))
 
 
 async def series(site: Site, parameters: given.SeriesParameters, request: Request) -> Response:
@@ -182,19 +176,10 @@ async def series(site: Site, parameters: given.SeriesParameters, request: Reques
         site.folder(key)
 
     def work(connection: Connection) -> bytes:
-        from stepscope.store.curves import Ask, curves
+        from stepscope.store.curves import curves
         from stepscope.views.curve_message import encode_curves
 
-        wanted = Ask(
-            tuple(dict.fromkeys(parameters.name)),
-            parameters.points,
-            _unique(parameters.rank),
-            _unique(parameters.attempt),
-            parameters.range_on("step"),
-            parameters.range_on("time", 1e6),
-            fold=parameters.fold is not None,
-        )
-        keys = dict.fromkeys(parameters.run)
+        wanted, keys = _query(parameters, fold=parameters.fold is not None), dict.fromkeys(parameters.run)
         return encode_curves([(key, curves(site.open(key, connection), wanted)) for key in keys])
 
     reads = site.readers.read(("series", request.scope["query_string"]), work, parameters.run[0])
@@ -257,8 +242,13 @@ def _leave_request(site: Site, action: AlertAction) -> dict[str, Any]:
     return {"ok": True, "text": "the run's watcher applies it within a second"}
 
 
-def _unique(values: list[int] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(dict.fromkeys(values))
+def _query(parameters: given.CurveParameters, *, fold: bool = False) -> Ask:
+    from stepscope.store.curves import Ask
+
+    chosen = (parameters.rank, parameters.attempt)
+    ranks, attempts = (None if values is None else tuple(dict.fromkeys(values)) for values in chosen)
+    steps, times = parameters.range_on("step"), parameters.range_on("time", 1e6)
+    return Ask(tuple(dict.fromkeys(parameters.name)), parameters.points, ranks, attempts, steps, times, fold=fold)
 
 
 async def _within_deadline(work: Awaitable[Any]) -> Any:

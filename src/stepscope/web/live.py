@@ -20,10 +20,10 @@ from stepscope.store.layout import RunFolder
 from stepscope.store.pyramid import Blocks, build
 from stepscope.store.reader import Past
 from stepscope.views.curve_message import encode_frame
-from stepscope.views.event_count import EventCount
+from stepscope.views.event_list import EventCount
 from stepscope.views.pace import STEP, pace_of
 from stepscope.views.run_card import EPOCH, card_of
-from stepscope.views.status import status as status_of
+from stepscope.views.run_card import status as status_of
 from stepscope.web.failures import CursorExpiredError
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from stepscope.core.spawn import SpawnError, arguments, interpreter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from stepscope.cli.demo.progress import DemoProgress, DemoRun
     from stepscope.cli.demo.training import Settings
     from stepscope.store.reader import Past
-    from stepscope.views.live_run import LiveRun, LiveView
 
 STEPS = 1000
 QUERY = "SELECT name, sum(value) AS s FROM points WHERE run = 'RUN' AND name LIKE 'phase/%' GROUP BY 1 ORDER BY 2 DESC"
@@ -160,11 +160,11 @@ def _await_end(past: Past, sleep: Callable[[float], None] = time.sleep) -> None:
         sleep(0.05)
 
 
-def _read(past: Past) -> tuple[LiveRun, LiveView]:
-    from stepscope.views.live_run import read, view
+def _read(past: Past) -> tuple[DemoRun, DemoProgress]:
+    from stepscope.cli.demo.progress import progress, read
 
     recorded = read(past)
-    return recorded, view(recorded)
+    return recorded, progress(recorded)
 
 
 def _summarize(past: Past, root: str | None) -> None:

@@ -65,8 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _account(past: Past, options: argparse.Namespace, path: str) -> dict[str, Any]:
     from stepscope.analysis.cost import prices  # loads numpy: a run that is not found needs none
-    from stepscope.views.ledger import LedgerOptions, account
-    from stepscope.views.pricing import card_name
+    from stepscope.views.ledger import LedgerOptions, account, card_name
 
     config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
     known = prices.load(config.get("ledger.prices") or None)

@@ -11,7 +11,7 @@ from stepscope.core.vocabulary import unit_of
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from stepscope.views.live_run import EventSummary, LiveView
+    from stepscope.cli.demo.progress import DemoProgress, EventSummary
 
 LINE_SECONDS = 5.0
 """Seconds of the run between two lines."""
@@ -27,7 +27,7 @@ class Lines:
         self._due = 0.0
         self._printed: set[tuple[str, int]] = set()
 
-    def show(self, view: LiveView) -> None:
+    def show(self, view: DemoProgress) -> None:
         """Write the new events, and the state of the run if a line is due."""
         for event in view.happenings:
             if (event.label, event.count) not in self._printed:
@@ -43,14 +43,14 @@ class Lines:
         self._stream.flush()
 
 
-def one_line(view: LiveView) -> str:
+def one_line(view: DemoProgress) -> str:
     """Return the state of a run on one line."""
     of = f"/{view.total}" if view.total is not None else ""
     parts = [format_duration(round(view.elapsed)), f"step {view.steps}{of}"]
     if view.rates.steps_per_second is not None:
         parts.append(format_value(view.rates.steps_per_second, "steps/second"))
     for name in ("loss", "accuracy", "process/memory_bytes"):
-        curve = view.curve(name)
+        curve = view.curves.get(name)
         if curve is not None:
             parts.append(f"{NAMES.get(name, name)} {format_value(curve.last, unit_of(name))}")
     if view.phases:

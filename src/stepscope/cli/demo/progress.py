@@ -1,4 +1,4 @@
-"""The state of a live run as plain data: arrays of points in, numbers out."""
+"""How far the training of the demo is: arrays of points in, numbers out."""
 
 from __future__ import annotations
 
@@ -22,13 +22,8 @@ if TYPE_CHECKING:
 
 WINDOW = 50
 """Steps over which the phases of a step are averaged."""
-RATE_WINDOW = 200
-"""Steps used for the time left and the memory trend."""
-TREND_POINTS = 20
-"""Minimum points for a trend."""
-TREND_PARTS = 8
-CURVES = {"loss": min, "accuracy": max, "learning_rate": None, "grad_norm": None, "process/memory_bytes": None}
-"""Metrics shown as curves, in order, and which extreme is best."""
+CURVES = {"loss": min, "accuracy": max, "process/memory_bytes": None}
+"""Metrics shown, in order, and which extreme is best."""
 PHASE = "phase/"
 
 
@@ -48,12 +43,9 @@ class MetricColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveRun:
-    """A snapshot of a run: its first rank, in its last attempt."""
+class DemoRun:
+    """What the demo has recorded so far: its first rank, in its last attempt."""
 
-    id: str
-    project: str
-    state: str
     columns: dict[str, MetricColumn]
     events: Sequence[dict[str, Any]] = ()
     total: int | None = None
@@ -61,19 +53,13 @@ class LiveRun:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveCurve:
-    """One metric over the steps."""
+class LastValue:
+    """The newest value of a metric, and its best one."""
 
     name: str
-    step: Integers
-    value: Floats
+    last: float
     best: float | None = None
     best_step: int | None = None
-
-    @property
-    def last(self) -> float:
-        """The newest value."""
-        return float(self.value[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +70,6 @@ class PhaseTime:
     seconds: float
     share: float
     """Share of the mean step, 0 to 1."""
-    usual: float
-    """Seconds: the median over all steps so far."""
-
-    @property
-    def excess(self) -> float | None:
-        """Ratio to its usual duration; None if it is usually absent."""
-        return self.seconds / self.usual if self.usual > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,121 +98,80 @@ class RecordingCost:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveView:
-    """Everything that a screen shows of a run."""
+class DemoProgress:
+    """Everything that the demo prints."""
 
-    id: str
-    project: str
-    state: str
     total: int | None = None
     steps: int = 0
     """Steps done."""
     elapsed: float = 0.0
     """Seconds from the start of the first step to the end of the newest one."""
-    left: float | None = None
-    """Seconds until the last step, if steps take as long as the last `RATE_WINDOW` did."""
-    step_seconds: float | None = None
-    """Mean of the last `WINDOW` steps."""
     rates: Throughput = field(default_factory=Throughput)
-    """Rates of the whole attempt, as everywhere."""
-    curves: list[LiveCurve] = field(default_factory=list)
+    """Rates of the attempt, as everywhere."""
+    curves: dict[str, LastValue] = field(default_factory=dict)
     phases: list[PhaseTime] = field(default_factory=list)
-    memory_trend: float | None = None
-    """Bytes per second, over the last `RATE_WINDOW` steps; see `trend`."""
     happenings: list[EventSummary] = field(default_factory=list)
     cost: RecordingCost = field(default_factory=RecordingCost)
 
-    def curve(self, name: str) -> LiveCurve | None:
-        """Return the curve of a metric, if there is one."""
-        return next((curve for curve in self.curves if curve.name == name), None)
 
-
-def read(past: Past) -> LiveRun:
-    """Read the current state of a live run."""
-    return LiveRun(
-        id=past.id,
-        project=past.project,
-        state=past.state,
-        columns=columns_of(past.points()),
-        events=past.events(),
-        total=total_steps(past.config),
-    )
+def read(past: Past) -> DemoRun:
+    """Read what was recorded so far."""
+    return DemoRun(columns_of(past.points()), past.events(), total_steps(past.config))
 
 
 def columns_of(points: Points) -> dict[str, MetricColumn]:
-    """Return the points by name: of the first rank and its node, in the last attempt."""
+    """Return the points by name: of the first rank and its node (rank -1), in the last attempt."""
     if not len(points):
         return {}
-    low, high = (-1, 0)
-    keep = (points.rank >= low) & (points.rank <= high) & (points.attempt == points.attempt.max())
-    chosen = points.select(keep)
-    order = np.argsort(chosen.name, kind="stable")
-    cuts = np.searchsorted(chosen.name[order], np.arange(len(chosen.names) + 1))
+    chosen = points.select(np.isin(points.rank, (-1, 0)) & (points.attempt == points.attempt.max()))
     found = {}
     for code, name in enumerate(chosen.names):
-        place = order[cuts[code] : cuts[code + 1]]
-        if len(place):
-            column = MetricColumn(chosen.seq[place], chosen.step[place], chosen.time[place] / 1e6, chosen.value[place])
-            found[name] = column
+        own = chosen.select(chosen.name == code)
+        if len(own):
+            found[name] = MetricColumn(own.seq, own.step, own.time / 1e6, own.value)
     return found
 
 
-def view(recorded: LiveRun) -> LiveView:
-    """Return what to show of a run."""
+def progress(recorded: DemoRun) -> DemoProgress:
+    """Return what to print of a run."""
     columns = recorded.columns
-    steps = columns.get("step_seconds")
+    steps, samples = columns.get("step_seconds"), columns.get("samples")
     facts: dict[str, Any] = {}
     if steps is not None:
-        recent = float(steps.value[-RATE_WINDOW:].mean())
-        left = None if recorded.total is None else max(0, recorded.total - len(steps)) * recent
+        amount = (0.0, 0) if samples is None else (float(samples.value.sum()), len(samples))
         facts = {
             "steps": len(steps),
             "elapsed": float(steps.time[-1] - steps.time[0] + steps.value[0]),
-            "left": left if recorded.state == "running" else None,
-            "step_seconds": float(steps.value[-WINDOW:].mean()),
-            "rates": _rates(columns, steps),
-            "phases": phases_of(columns),
+            "rates": rates([StepTotals(len(steps), float(steps.value.sum()), *amount)]),
+            "phases": phases_of(columns, steps),
         }
-    return LiveView(
-        id=recorded.id,
-        project=recorded.project,
-        state=recorded.state,
+    return DemoProgress(
         total=recorded.total,
-        curves=[_curve(name, columns[name]) for name in CURVES if name in columns],
-        memory_trend=trend(columns.get("process/memory_bytes")),
+        curves={name: _last_value(name, columns[name]) for name in CURVES if name in columns},
         happenings=happenings(recorded.events),
         cost=cost_of(columns),
         **facts,
     )
 
 
-def _curve(name: str, column: MetricColumn) -> LiveCurve:
-    best = CURVES[name]
+def _last_value(name: str, column: MetricColumn) -> LastValue:
+    best, last = CURVES[name], float(column.value[-1])
     finite = np.flatnonzero(np.isfinite(column.value))
     if best is None or not len(finite):
-        return LiveCurve(name, column.step, column.value)
+        return LastValue(name, last)
     values = column.value[finite]
     place = finite[int(values.argmin() if best is min else values.argmax())]
-    return LiveCurve(name, column.step, column.value, float(column.value[place]), int(column.step[place]))
+    return LastValue(name, last, float(column.value[place]), int(column.step[place]))
 
 
-def _rates(columns: dict[str, MetricColumn], steps: MetricColumn) -> Throughput:
-    samples = columns.get("samples")
-    amount = (0.0, 0) if samples is None else (float(samples.value.sum()), len(samples))
-    return rates([StepTotals(len(steps), float(steps.value.sum()), *amount)])
-
-
-def phases_of(columns: dict[str, MetricColumn]) -> list[PhaseTime]:
+def phases_of(columns: dict[str, MetricColumn], steps: MetricColumn) -> list[PhaseTime]:
     """Return every phase that has occurred; a missing phase counts as 0, so that they sum to the step."""
-    steps = columns["step_seconds"]
     mean = float(steps.value[-WINDOW:].mean())
     found = []
     for name, column in columns.items():
         if name.startswith(PHASE):
-            spent = aligned(column, steps)
-            seconds = float(spent[-WINDOW:].mean())
-            share = seconds / mean if mean > 0 else 0.0
-            found.append(PhaseTime(name.removeprefix(PHASE), seconds, share, float(np.median(spent))))
+            seconds = float(aligned(column, steps)[-WINDOW:].mean())
+            found.append(PhaseTime(name.removeprefix(PHASE), seconds, seconds / mean if mean > 0 else 0.0))
     return sorted(found, key=lambda phase: (phase_place(phase.name), phase.name))
 
 
@@ -242,31 +180,15 @@ def aligned(column: MetricColumn, steps: MetricColumn) -> Floats:
     return at_keys(steps.seq, column.seq, column.value, absent=0.0)
 
 
-def trend(column: MetricColumn | None) -> float | None:
-    """Return the growth per second: the median difference between eight consecutive parts of the newest points.
-
-    A single jump is not a trend: it changes only one of the seven differences.
-    """
-    if column is None or len(column) < TREND_POINTS:
-        return None
-    time = [part.mean() for part in np.array_split(column.time[-RATE_WINDOW:], TREND_PARTS)]
-    value = [part.mean() for part in np.array_split(column.value[-RATE_WINDOW:], TREND_PARTS)]
-    passed = np.diff(time)
-    return float(np.median(np.diff(value) / passed)) if (passed > 0).all() else None
-
-
 def cost_of(columns: dict[str, MetricColumn]) -> RecordingCost:
     """Return the recorder's own cost."""
     last = {name: column.value[-1] for name, column in columns.items() if name.startswith("stepscope/")}
-    rows, seconds = last.get("stepscope/rows_total", 0), last.get("stepscope/log_seconds")
-    steps = columns.get("step_seconds")
+    rows, drops = (int(last.get(f"stepscope/{name}_total", 0)) for name in ("rows", "drops"))
+    seconds, steps = last.get("stepscope/log_seconds"), columns.get("step_seconds")
     whole = float(steps.value.sum()) if steps is not None else 0.0
-    return RecordingCost(
-        log_seconds=None if seconds is None else float(seconds),
-        share=float(seconds * rows / whole) if seconds is not None and whole > 0 else None,
-        rows=int(rows),
-        drops=int(last.get("stepscope/drops_total", 0)),
-    )
+    if seconds is None:
+        return RecordingCost(rows=rows, drops=drops)
+    return RecordingCost(float(seconds), float(seconds * rows / whole) if whole > 0 else None, rows, drops)
 
 
 def happenings(events: Sequence[dict[str, Any]]) -> list[EventSummary]:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.cli.demo.lines import step_range
+from stepscope.cli.demo.progress import PHASE, aligned, happenings
 from stepscope.core.numbers import format_count, format_duration
 from stepscope.core.vocabulary import MIB
-from stepscope.views.live_run import PHASE, aligned, happenings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepscope.views.live_run import EventSummary, LiveRun, LiveView
+    from stepscope.cli.demo.progress import DemoProgress, DemoRun, EventSummary
 
 PLANTED = ("planted", "checkpoint")
 """Kinds of events that record a planted fault."""
@@ -22,7 +22,7 @@ BEFORE = 20
 """Steps before a spike with which it is compared."""
 
 
-def summary(recorded: LiveRun, view: LiveView) -> list[tuple[str, str]]:
+def summary(recorded: DemoRun, view: DemoProgress) -> list[tuple[str, str]]:
     """Return the lines of the summary, each with its label (empty: as above)."""
     rows = [("training", f"{_ending(view)} after {format_count(view.steps)} steps in {format_duration(view.elapsed)}")]
     rows += _results(recorded, view)
@@ -33,7 +33,7 @@ def summary(recorded: LiveRun, view: LiveView) -> list[tuple[str, str]]:
     return rows
 
 
-def _ending(view: LiveView) -> str:
+def _ending(view: DemoProgress) -> str:
     return "finished" if view.steps == view.total else "stopped"
 
 
@@ -41,8 +41,8 @@ def _labelled(label: str, texts: list[str]) -> list[tuple[str, str]]:
     return [(label if not place else "", text) for place, text in enumerate(texts)]
 
 
-def _results(recorded: LiveRun, view: LiveView) -> list[tuple[str, str]]:
-    loss, accuracy = view.curve("loss"), view.curve("accuracy")
+def _results(recorded: DemoRun, view: DemoProgress) -> list[tuple[str, str]]:
+    loss, accuracy = view.curves.get("loss"), view.curves.get("accuracy")
     if loss is None or loss.best is None or accuracy is None:
         return []
     text = f"{loss.last:.4f} at the end, best {loss.best:.4f} at step {loss.best_step}"
@@ -54,7 +54,7 @@ def _results(recorded: LiveRun, view: LiveView) -> list[tuple[str, str]]:
     return rows
 
 
-def totals(recorded: LiveRun) -> list[tuple[str, float, float]]:
+def totals(recorded: DemoRun) -> list[tuple[str, float, float]]:
     """Return name, seconds and seconds of all steps, of each phase, the longest first."""
     steps = recorded.columns.get("step_seconds")
     if steps is None:
@@ -73,7 +73,7 @@ def _percent(share: float, digits: int = 1) -> str:
     return f"{share * 100:.{digits}f} %"
 
 
-def _planted(one: EventSummary, recorded: LiveRun) -> str:
+def _planted(one: EventSummary, recorded: DemoRun) -> str:
     """Return each planted fault, its steps, and its effect on the recorded values."""
     evidence = {
         "data stall": _stall,
@@ -87,7 +87,7 @@ def _planted(one: EventSummary, recorded: LiveRun) -> str:
     return f"{one.label:<12}  step {step_range(one)}{times}: {seen}"
 
 
-def _stall(one: EventSummary, recorded: LiveRun) -> str:
+def _stall(one: EventSummary, recorded: DemoRun) -> str:
     waited = recorded.columns["phase/data"]
     inside = (waited.step >= (one.step or 0)) & (waited.step <= (one.until or 0))
     if inside.all() or not inside.any():
@@ -96,7 +96,7 @@ def _stall(one: EventSummary, recorded: LiveRun) -> str:
     return f"{waited.value[inside].mean() * 1e3:.0f} ms of waiting for data per step, elsewhere {usual * 1e3:.0f} ms"
 
 
-def _spike(one: EventSummary, recorded: LiveRun) -> str:
+def _spike(one: EventSummary, recorded: DemoRun) -> str:
     loss, step = recorded.columns["loss"], one.step or 0
     before = loss.value[(loss.step < step) & (loss.step >= step - BEFORE)]
     there = loss.value[loss.step == step]
@@ -105,14 +105,14 @@ def _spike(one: EventSummary, recorded: LiveRun) -> str:
     return f"loss {there[0]:.3f}, {float(np.median(before)):.3f} in the {len(before)} steps before"
 
 
-def _leak(one: EventSummary, recorded: LiveRun) -> str:
+def _leak(one: EventSummary, recorded: DemoRun) -> str:
     memory = recorded.columns["process/memory_bytes"]
     after = memory.value[memory.step >= (one.step or 0)]
     return f"{(after[-1] - after[0]) / MIB:+.1f} MiB of memory to the end" if len(after) else one.why
 
 
-def _pause_of(phase: str) -> Callable[[EventSummary, LiveRun], str]:
-    def text(one: EventSummary, recorded: LiveRun) -> str:
+def _pause_of(phase: str) -> Callable[[EventSummary, DemoRun], str]:
+    def text(one: EventSummary, recorded: DemoRun) -> str:
         column, steps = recorded.columns.get(f"phase/{phase}"), recorded.columns.get("step_seconds")
         if column is None or steps is None:
             return one.why
@@ -122,7 +122,7 @@ def _pause_of(phase: str) -> Callable[[EventSummary, LiveRun], str]:
     return text
 
 
-def _recording(recorded: LiveRun, view: LiveView) -> str:
+def _recording(recorded: DemoRun, view: DemoProgress) -> str:
     values, cost = sum(map(len, recorded.columns.values())), view.cost
     text = f"{format_count(cost.rows)} rows, {format_count(values)} values, {format_count(cost.drops)} dropped"
     if cost.log_seconds is not None and cost.share is not None:
