@@ -20,7 +20,7 @@ from stepscope.store.series import by_name
 from stepscope.store.states import read_nodes
 from stepscope.tui.request import Request, request
 from stepscope.views.event_list import QUIET, EventCount, line_of
-from stepscope.views.pace import STEP, StepPace, StepTime
+from stepscope.views.pace import STEP, RankPace, StepPace
 from stepscope.views.rates import StepTotals
 from stepscope.views.run_card import status
 from stepscope.views.terminal import TerminalCurve, TerminalNode, TerminalRank, TerminalScene
@@ -137,7 +137,7 @@ class RunFeed:
         self._facts = {key: facts[key] for key in ("recent_rate", "epoch", "total_steps")}
         self._facts["names"] = len(facts["metrics"])
         self._pace = StepPace(
-            StepTime(attempt, rank, StepTotals(*sums), until) for attempt, rank, sums, until in facts["pace"]
+            RankPace(attempt, rank, StepTotals(*sums), until) for attempt, rank, sums, until in facts["pace"]
         )
         for part in self._waiting or []:
             self._pace.take(part)

@@ -27,19 +27,14 @@ def comparison_view(runs: Sequence[Past]) -> dict[str, Any]:
     """Return the comparison of some runs with the first of them."""
     groups = [Group(past.id, (of_past(past),)) for past in runs]
     found = [compare(groups[0], other) for other in groups[1:]]
+    kept = ("key", "id", "name", "project", "state", "cause", "created", "step", "duration")
     return {
-        "runs": [_run(past) for past in runs],
+        "runs": [{key: listed[key] for key in kept} for listed in (row(past.path) for past in runs)],
         "config": settings([past.config for past in runs]),
         "numbers": numbers(found),
         "phases": [_phases(past) for past in runs],
         "notes": list(dict.fromkeys(note.text for one in found for note in one.findings))[:50],
     }
-
-
-def _run(past: Past) -> dict[str, Any]:
-    kept = ("key", "id", "name", "project", "state", "cause", "created", "step", "duration")
-    told = row(past.path)
-    return {key: told[key] for key in kept}
 
 
 def settings(configs: Sequence[Any]) -> list[dict[str, Any]]:
@@ -62,13 +57,14 @@ def numbers(found: Sequence[Comparison]) -> list[dict[str, Any]]:
         known = next(item for item in items if item is not None)
         lower = kind_of(_metric(name)).lower_is_better
         first = next((item.found.a for item in items if item is not None and item.found.a is not None), None)
+        others = (None if item is None else item.found.b for item in items)
         rows.append(
             {
                 "name": name,
                 "unit": known.unit,
                 "definition": known.definition,
                 "better": None if lower is None else "lower" if lower else "higher",
-                "values": [_value(first), *(_value(None if item is None else item.found.b) for item in items)],
+                "values": [None if number is None else {"value": number} for number in (first, *others)],
                 "differences": [None, *map(_difference, items)],
             }
         )
@@ -88,26 +84,14 @@ def _place(quantity: str) -> int:
     return {TIME: 1, RATE: 1, MEMORY: 2}.get(kind_of(metric), 0)
 
 
-def _value(number: float | None) -> dict[str, Any] | None:
-    return None if number is None else {"value": number}
-
-
 def _difference(item: Compared | None) -> dict[str, Any] | None:
     if item is None:
         return None
-    facts = item.found
-    return {
-        "ratio": facts.ratio,
-        "low": facts.low,
-        "high": facts.high,
-        "confidence": facts.confidence,
-        "verdict": facts.verdict,
-        "text": facts.why,
-    }
+    kept = ("ratio", "low", "high", "confidence", "verdict")
+    return {**{key: getattr(item.found, key) for key in kept}, "text": item.found.why}
 
 
 def _phases(past: Past) -> list[dict[str, Any]]:
-    counts = take_snapshot(RunFolder(past.path)).counts()
-    found = step_time(past, counts)
+    found = step_time(past, take_snapshot(RunFolder(past.path)).counts())
     kept = ("phase", "seconds", "share", "mean")
     return [] if found is None else [{key: phase[key] for key in kept} for phase in found["phases"]]

@@ -21,6 +21,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.remedies import remedy
 from stepscope.core.ring import NO_STEP
 from stepscope.sources.attempts import attempts_of, is_foreign, nodes_of, series_in
+from stepscope.views.buckets import buckets_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,6 +37,8 @@ METERS = {"processors": ("power/cpu_joules_total", "power/cpu_watts"), "memory":
 """Power meters other than the GPUs', each with its metrics, best first."""
 DISK_SECONDS = 600.0
 """Minimum time a disk must be observed before we predict when it fills up."""
+MEMORY = {("gpu", "memory_used_bytes"), ("process", "tree_memory_bytes")}
+"""Group and last part of the metrics that are searched for a leak."""
 MOST_READINGS = 20_000
 """Maximum readings of a memory series searched for a leak; more are joined."""
 REMEDIES = {
@@ -78,7 +81,8 @@ def account(past: Past, question: LedgerOptions) -> dict[str, Any]:
     devices = sampled.gpus or max(1, len({node.node for node in nodes_of(past)}))
     grams = question.table.region(question.region) if question.region else None
     used = energy.measure(ledger, meters_of(past, sampled.names), grams, question.region)
-    price = question.price
+    price, usage = question.price, _usage(ledger, attempts, sampled, question.price)
+    advice = [*_exhaustion(past, sampled), *sizing.advise(usage, question.table)]
     return {
         **ledger.facts(),
         "imported": _source(past),
@@ -86,9 +90,12 @@ def account(past: Past, question: LedgerOptions) -> dict[str, Any]:
         "device": "gpu" if sampled.gpus else "machine",
         "money": None if price is None else _money(ledger, price, devices),
         "energy": None if used is None else used.facts(),
-        "wasted": _wasted(ledger),
-        "forecast": _forecasts(past, attempts, question, price, devices),
-        "advice": [one.facts() for one in _advice(past, ledger, attempts, sampled, question)],
+        "wasted": [
+            {"class": name, "seconds": spent, "share": ledger.share(name), "remedy": REMEDIES[name]}
+            for name, spent in ledger.wasted.items()
+        ],
+        "forecast": _forecasts(past, attempts, question, devices),
+        "advice": [one.facts() for one in advice],
         "classes": CLASSES,
         "definitions": DEFINITIONS,
     }
@@ -117,16 +124,11 @@ def _sampled(past: Past) -> _Sampled:
     names = [name for name in past.names() if name.startswith(groups) and "/worker/" not in name]
     mean, most, cards = {}, {}, set()
     for name, series in past.overview(names, points=500).items():
-        value = series.value[np.isfinite(series.value)]
-        if not len(value):
+        one = buckets_of(series)
+        average, highest = one.average(), one.highest()
+        if average is None or highest is None:
             continue
-        blocks = series.buckets
-        finite = None if blocks is None else blocks.count - blocks.nonfinite
-        if blocks is not None and finite is not None and finite.any():
-            mean[name] = float(np.average(np.nan_to_num(blocks.mean), weights=finite))
-        else:
-            mean[name] = float(value.mean())
-        most[name] = float(value.max())
+        mean[name], most[name] = average, highest
         parts = name.split("/")
         if parts[0] == "gpu" and len(parts) == 3 and parts[1].isdecimal():
             cards |= {(parts[1], int(rank)) for rank in np.unique(series.rank) if rank < 0}
@@ -172,17 +174,7 @@ def _money(ledger: Ledger, price: Price, devices: int) -> dict[str, Any]:
     }
 
 
-def _wasted(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return the classes of waste, largest first, each with its remedy."""
-    return [
-        {"class": name, "seconds": spent, "share": ledger.share(name), "remedy": REMEDIES[name]}
-        for name, spent in ledger.wasted.items()
-    ]
-
-
-def _forecasts(
-    past: Past, attempts: Sequence[Attempt], question: LedgerOptions, price: Price | None, devices: int
-) -> dict[str, Any] | None:
+def _forecasts(past: Past, attempts: Sequence[Attempt], question: LedgerOptions, devices: int) -> dict[str, Any] | None:
     """Return when a live run will end, and what it will have cost by then; None for a run that has ended."""
     last = max((one.number for one in attempts), default=None)
     live = [one for one in attempts if one.number == last and one.state == "running" and len(one.end)]
@@ -195,31 +187,17 @@ def _forecasts(
     found = forecast.end_of_run(slowest.end[stepped], slowest.step[stepped], total)
     if found is None:
         return None
+    price = question.price
     cost = None if price is None else price.per_hour * devices * found.seconds / 3600
     return {**found.facts(), "steps": total, "money": cost}
 
 
-def _advice(
-    past: Past, ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, question: LedgerOptions
-) -> list[Finding]:
-    return [*_exhaustion(past, sampled), *sizing.advise(_usage(ledger, attempts, sampled, question), question.table)]
+def _usage(ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, price: Price | None) -> sizing.Usage:
+    def values(figures: dict[str, float], group: str, last: str) -> list[float]:
+        return [value for name, value in figures.items() if name.startswith(group) and name.endswith(last)]
 
-
-def _sum_of(sampled: _Sampled, group: str, last: str) -> float | None:
-    """Return the sum of the means of some metrics; None if there are none."""
-    values = [value for name, value in sampled.mean.items() if name.startswith(group) and name.endswith(last)]
-    return float(sum(values)) if values else None
-
-
-def _usage(ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, question: LedgerOptions) -> sizing.Usage:
-    def mean_of(group: str, last: str) -> float | None:
-        values = [value for name, value in sampled.mean.items() if name.startswith(group) and name.endswith(last)]
-        return float(np.mean(values)) if values else None
-
-    def most_of(group: str, last: str) -> float | None:
-        values = [value for name, value in sampled.most.items() if name.startswith(group) and name.endswith(last)]
-        return max(values, default=None)
-
+    utilization = values(sampled.mean, "gpu/", "/utilization_ratio")
+    own = values(sampled.mean, "process/", "/tree_cpu_ratio")
     waited = sum(float(np.nansum(one.phases["communication"])) for one in attempts if "communication" in one.phases)
     stepped = sum(float(np.nansum(one.seconds)) for one in attempts)
     usage, count = sampled.mean.get("cpu/usage_ratio"), sampled.most.get("cgroup/cpu_limit")
@@ -227,19 +205,19 @@ def _usage(ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, quest
     return sizing.Usage(
         seconds=ledger.paid_seconds,
         gpus=sampled.gpus,
-        utilization=mean_of("gpu/", "/utilization_ratio"),
-        memory_peak=most_of("gpu/", "/memory_used_bytes"),
-        memory_total=most_of("gpu/", "/memory_total_bytes"),
+        utilization=sum(utilization) / len(utilization) if utilization else None,
+        memory_peak=max(values(sampled.most, "gpu/", "/memory_used_bytes"), default=None),
+        memory_total=max(values(sampled.most, "gpu/", "/memory_total_bytes"), default=None),
         data_ratio=ledger.share("data"),
         communication_ratio=waited / stepped if stepped > 0 else None,
         goodput_ratio=ledger.goodput_ratio,
         processors_used=None if usage is None or processors is None else usage * processors,
-        processors_own=_sum_of(sampled, "process/", "/tree_cpu_ratio"),
+        processors_own=sum(own) if own else None,
         processors=processors,
-        workers=most_of("process/", "/workers"),
-        card=question.price.card if question.price else None,
-        per_hour=question.price.per_hour if question.price else None,
-        provider=question.price.provider if question.price else "",
+        workers=max(values(sampled.most, "process/", "/workers"), default=None),
+        card=price.card if price else None,
+        per_hour=price.per_hour if price else None,
+        provider=price.provider if price else "",
     )
 
 
@@ -250,7 +228,8 @@ def _exhaustion(past: Past, sampled: _Sampled) -> Iterator[Finding]:
     machines: dict[int, dict[str, tuple[Floats, Floats]]] = {}
     for name in sampled.names:
         parts = name.split("/")
-        series = past.series(name, attempt=last, points=MOST_READINGS) if _is_memory(parts) else None
+        is_memory = parts[0] == "disk" or (parts[0], *parts[2:]) in MEMORY
+        series = past.series(name, attempt=last, points=MOST_READINGS) if is_memory else None
         if series is None or not len(series.rank):
             continue
         blocks = series.buckets
@@ -268,12 +247,6 @@ def _exhaustion(past: Past, sampled: _Sampled) -> Iterator[Finding]:
             yield finding
     for readings in machines.values():  # the ranks of one machine fill its memory together
         yield from forecast.shared_leaks(readings, host)
-
-
-def _is_memory(parts: Sequence[str]) -> bool:
-    if parts[0] == "disk":
-        return True
-    return len(parts) == 3 and (parts[0], parts[2]) in {("gpu", "memory_used_bytes"), ("process", "tree_memory_bytes")}
 
 
 @functools.cache
@@ -306,8 +279,7 @@ def price_of(past: Past) -> Price | None:
 def usual_account(past: Past) -> dict[str, Any]:
     """Return the ledger of a run with the configured prices and region."""
     table, _, region = _settings()
-    question = LedgerOptions(table, price_of(past), region if table.region(region) is not None else "")
-    return account(past, question)
+    return account(past, LedgerOptions(table, price_of(past), region if table.region(region) is not None else ""))
 
 
 def cost(past: Past, seconds: float | None) -> dict[str, Any] | None:
@@ -315,10 +287,7 @@ def cost(past: Past, seconds: float | None) -> dict[str, Any] | None:
     price = price_of(past)
     if price is None or not seconds:
         return None
-    last = max((machine.attempt for machine in past.machines()), default=0)
-    devices = sum(
-        sum(what.startswith("gpu/") for what in machine.devices)
-        for machine in past.machines()
-        if machine.attempt == last
-    )
+    machines = past.machines()
+    last = max((machine.attempt for machine in machines), default=0)
+    devices = sum(what.startswith("gpu/") for one in machines if one.attempt == last for what in one.devices)
     return {"amount": price.per_hour * max(devices, 1) * seconds / 3600, "currency": price.currency}

@@ -32,7 +32,7 @@ class Chart(NamedTuple):
     title: str
     unit: str
     patterns: tuple[str, ...]
-    """The first pattern that matches any metric is drawn; with `all`, every one."""
+    """The first pattern that matches any metric is drawn; with `every`, all of them."""
     limit: str | None = None
     """Metric that is the upper bound of the others."""
     every: bool = True
@@ -44,12 +44,7 @@ CHARTS = (
     Chart("gpu", "GPU temperature", "celsius", ("gpu/*/temperature_celsius", "gpu/*/memory_temperature_celsius")),
     Chart("gpu", "GPU power", "watts", ("gpu/*/power_watts",), "gpu/*/power_limit_watts"),
     Chart("gpu", "GPU clocks", "hertz", ("gpu/*/sm_clock_hertz", "gpu/*/memory_clock_hertz")),
-    Chart(
-        "gpu",
-        "PCIe",
-        "bytes/second",
-        ("gpu/*/pcie_received_bytes_per_second", "gpu/*/pcie_sent_bytes_per_second"),
-    ),
+    Chart("gpu", "PCIe", "bytes/second", ("gpu/*/pcie_received_bytes_per_second", "gpu/*/pcie_sent_bytes_per_second")),
     Chart("cpu", "CPU use", "ratio", ("cpu/usage_ratio", "cpu/iowait_ratio", "cpu/steal_ratio")),
     Chart("cpu", "CPU per core", "ratio", ("cpu/*/usage_ratio",)),
     Chart("cpu", "Load", "", ("cpu/load_1m", "cpu/load_5m", "cpu/load_15m"), "cpu/count"),
@@ -94,11 +89,9 @@ def machine_view(past: Past) -> dict[str, Any]:
     nodes, _ = read_nodes(folder)
     machines = past.machines()
     devices = {what: name for machine in machines for what, name in machine.devices.items()}
-    told = [
-        {"node": one.node, "attempt": one.attempt, "devices": one.devices, "absent": one.absent} for one in machines
-    ]
+    kept = ("node", "attempt", "devices", "absent")
     return {
-        "nodes": told,
+        "nodes": [{key: getattr(one, key) for key in kept} for one in machines],
         "gpus": _gpus(last, devices, {-1 - at: one.node for at, one in enumerate(machines)}),
         "processes": _processes(last, attempts(nodes)),
         "groups": charts(names, last),
@@ -111,31 +104,18 @@ def charts(names: Iterable[str], last: dict[str, Buckets]) -> list[dict[str, Any
     used: set[str] = set()
     found = []
     for chart in CHARTS:
-        own, others = _of_chart(chart, [name for name in known if name not in used])
+        parts = [[name for name in known if name not in used and matches(one, name)] for one in chart.patterns]
+        covered = list(dict.fromkeys(chain(*parts)))
+        own = covered if chart.every else next((part for part in parts if part), [])
         limits = [name for name in known if chart.limit and matches(chart.limit, name)]
-        used.update(own, others, limits)
-        if own and (chart.title != "Swap" or _is_used(own, last)):
-            found += _split(chart, own, limits)
+        used.update(covered, limits)
+        if chart.title == "Swap" and not any((last[name].highest() or 0) > 0 for name in own if name in last):
+            continue
+        for at in range(0, len(own), MOST_NAMES):  # several charts if one request may not have all lines
+            part = own[at : at + MOST_NAMES]
+            found.append(_group(chart.group, chart.title, chart.unit, part, limits[0] if limits else None))
     rest = [name for name in known if name not in used]
     return found + [_group(name.partition("/")[0], name, "", [name], None) for name in rest]
-
-
-def _of_chart(chart: Chart, names: list[str]) -> tuple[list[str], list[str]]:
-    """Return the names that a chart draws, and those that it covers."""
-    parts = [[name for name in names if matches(pattern, name)] for pattern in chart.patterns]
-    everything = list(dict.fromkeys(chain(*parts)))
-    return (everything if chart.every else next((part for part in parts if part), [])), everything
-
-
-def _is_used(names: list[str], last: dict[str, Buckets]) -> bool:
-    return any((last[name].highest() or 0) > 0 for name in names if name in last)
-
-
-def _split(chart: Chart, names: list[str], limits: list[str]) -> list[dict[str, Any]]:
-    """Return a chart, or several if it has more lines than one request may have."""
-    limit = limits[0] if limits else None
-    parts = [names[at : at + MOST_NAMES] for at in range(0, len(names), MOST_NAMES)]
-    return [_group(chart.group, chart.title, chart.unit, part, limit) for part in parts]
 
 
 def _group(group: str, title: str, unit: str, names: list[str], limit: str | None) -> dict[str, Any]:

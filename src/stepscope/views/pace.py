@@ -22,7 +22,7 @@ POINTS = 200
 """Buckets in which steps are read; their sums are exact."""
 
 
-class StepTime(NamedTuple):
+class RankPace(NamedTuple):
     """A rank in an attempt, and how far it was counted."""
 
     attempt: int
@@ -35,8 +35,8 @@ class StepTime(NamedTuple):
 class StepPace:
     """The counted steps of each rank in each attempt."""
 
-    def __init__(self, places: Iterable[StepTime] = ()) -> None:
-        """Start with earlier counts."""
+    def __init__(self, places: Iterable[RankPace] = ()) -> None:
+        """Start with these counts."""
         self._places = {(place.attempt, place.rank): place for place in places}
 
     @classmethod
@@ -52,11 +52,11 @@ class StepPace:
             own = steps.select((steps.attempt == attempt) & (steps.rank == rank))
             given = None if samples is None else samples.select((samples.attempt == attempt) & (samples.rank == rank))
             amount = (0.0, 0) if given is None else (given.total(), int(given.finite.sum()))
-            before = self._places.get((attempt, rank), StepTime(attempt, rank, StepTotals(), 0))
+            before = self._places.get((attempt, rank), RankPace(attempt, rank, StepTotals(), 0))
             ours = StepTotals(int(own.finite.sum()), own.total(), *amount)
             sums = before.totals.with_more(ours)
             until = max(before.until, round(float(own.time.max()) * 1e6))
-            self._places[attempt, rank] = StepTime(attempt, rank, sums, until)
+            self._places[attempt, rank] = RankPace(attempt, rank, sums, until)
 
     def take(self, points: Points) -> None:
         """Count rows of a live run; rows that were counted before, and other metrics, are ignored."""
@@ -72,7 +72,7 @@ class StepPace:
         seen = np.array([self._places[key].until if key in self._places else 0 for key in keys], np.int64)
         return buckets_of(whole("", part.select(part.time > seen)))
 
-    def places(self) -> list[StepTime]:
+    def places(self) -> list[RankPace]:
         """Return the counts, ordered by attempt and rank."""
         return [self._places[key] for key in sorted(self._places)]
 

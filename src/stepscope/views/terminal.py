@@ -11,7 +11,7 @@ from stepscope.analysis.compare.quantity import is_score
 from stepscope.core.vocabulary import MEETING, canonical, phase_place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from stepscope.views.terminal_history import History
 
@@ -66,10 +66,7 @@ class TerminalNode:
         """Add samples, each newer than those before."""
         self.values.update(values)
         for name, value in values.items():
-            trend = self.trends.get(name)
-            if trend is None:
-                trend = self.trends[name] = deque(maxlen=TRENDS)
-            trend.append(value)
+            self.trends.setdefault(name, deque(maxlen=TRENDS)).append(value)
 
     def reset(self) -> None:
         """Clear the history; the newest samples stay."""
@@ -79,22 +76,23 @@ class TerminalNode:
     def gpus(self, only: Sequence[int] | None = None) -> dict[int, dict[str, float]]:
         """Return the newest samples of each GPU, by its index."""
         found: dict[int, dict[str, float]] = {}
-        for name, value in self.values.items():
-            first, _, rest = name.partition("/")
-            index, _, metric = rest.partition("/")
-            if first == "gpu" and metric and index.isdecimal() and (only is None or int(index) in only):
-                found.setdefault(int(index), {})[metric] = value
+        for index, metric, value in self._numbered("gpu"):
+            if only is None or index in only:
+                found.setdefault(index, {})[metric] = value
         return dict(sorted(found.items()))
 
     def cores(self) -> list[float]:
         """Return the use of each processor, 0 to 1, in order."""
-        found = []
+        found = [(index, value) for index, metric, value in self._numbered("cpu") if metric == "usage_ratio"]
+        return [value for _, value in sorted(found)]
+
+    def _numbered(self, group: str) -> Iterator[tuple[int, str, float]]:
+        """Yield index, metric and value of the samples such as gpu/0/power_watts."""
         for name, value in self.values.items():
             first, _, rest = name.partition("/")
             index, _, metric = rest.partition("/")
-            if first == "cpu" and metric == "usage_ratio" and index.isdecimal():
-                found.append((int(index), value))
-        return [value for _, value in sorted(found)]
+            if first == group and metric and index.isdecimal():
+                yield int(index), metric, value
 
 
 @dataclass

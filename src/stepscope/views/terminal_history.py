@@ -5,7 +5,7 @@ A bucket keeps the lowest and highest point and counts non-finite ones, so that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -92,20 +92,16 @@ class History:
         if last is None:
             last = float(new.mean[-1]) if new.finite[-1] else float("nan")
         self.last, self.last_x = last, float(new.x[-1])
-        self._note_extremes(new)
-        first, final = float(new.x.min()), float(new.x.max())
-        self._make_room(first, final)
-        place = (np.floor(new.x / self._width) - self._start).astype(np.int64)
-        newest = int(new.attempt.max())
-        for attempt in np.unique(new.attempt).tolist() if newest else (0,):
-            self._put(place, new, attempt)
-
-    def _note_extremes(self, new: HistoryBuckets) -> None:
         some = new.finite > 0
         if some.any():
             low, high = float(new.low[some].min()), float(new.high[some].max())
             self.lowest = low if self.lowest is None else min(low, self.lowest)
             self.highest = high if self.highest is None else max(high, self.highest)
+        self._make_room(float(new.x.min()), float(new.x.max()))
+        place = (np.floor(new.x / self._width) - self._start).astype(np.int64)
+        newest = int(new.attempt.max())
+        for attempt in np.unique(new.attempt).tolist() if newest else (0,):
+            self._put(place, new, attempt)
 
     def _make_room(self, first: float, final: float) -> None:
         """Extend the grid from `first` to `final`, coarser if needed."""
@@ -119,12 +115,15 @@ class History:
             self._start = start
         before, after = self._start - start, end - self._start - len(self._low)
         if before > 0 or after > 0:
-            pads = (max(0, before), max(0, after))
-            self._low, self._high = (np.pad(one, pads, constant_values=np.nan) for one in (self._low, self._high))
-            self._sum = np.pad(self._sum, pads)
-            self._count, self._bad = np.pad(self._count, pads), np.pad(self._bad, pads)
-            self._attempt = np.pad(self._attempt, pads, constant_values=-1)
+            columns = self._padded(max(0, before), max(0, after))
+            self._low, self._high, self._sum, self._count, self._bad, self._attempt = columns
             self._start = min(self._start, start)
+
+    def _padded(self, before: int, after: int) -> list[Any]:
+        """Return all columns with empty buckets around them."""
+        columns = (self._low, self._high, self._sum, self._count, self._bad, self._attempt)
+        pairs = zip(columns, (np.nan, np.nan, 0, 0, 0, -1), strict=True)
+        return [np.pad(column, (before, after), constant_values=empty) for column, empty in pairs]
 
     def _halve(self) -> None:
         """Join every two neighbors."""
@@ -132,13 +131,9 @@ class History:
         if not len(self._low):
             return
         front = self._start % 2
-        pads = (front, (len(self._low) + front) % 2)
+        low, high, total, count, bad, attempt = self._padded(front, (len(self._low) + front) % 2)
         self._start = (self._start - front) // 2
-        low, high = (np.pad(one, pads, constant_values=np.nan) for one in (self._low, self._high))
         self._low, self._high = np.fmin(low[::2], low[1::2]), np.fmax(high[::2], high[1::2])
-        total = np.pad(self._sum, pads)
-        count, bad = (np.pad(one, pads) for one in (self._count, self._bad))
-        attempt = np.pad(self._attempt, pads, constant_values=-1)
         self._sum, self._count = total[::2] + total[1::2], count[::2] + count[1::2]
         self._bad, self._attempt = bad[::2] + bad[1::2], np.maximum(attempt[::2], attempt[1::2])
 
