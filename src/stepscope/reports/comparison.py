@@ -32,12 +32,7 @@ def interval(found: Difference) -> str:
 
 
 def markdown(comparisons: Sequence[Comparison], *, strict: bool = False) -> str:
-    """Return the comparisons as a Markdown page.
-
-    Args:
-        comparisons: B and others, each compared with A.
-        strict: whether an undecided gate fails.
-    """
+    """Return comparisons of B and others with A as a Markdown page; with `strict` an undecided gate fails."""
     return "\n".join(line for comparison in comparisons for line in _page(comparison, strict=strict)) + "\n"
 
 
@@ -84,12 +79,13 @@ def _suite(comparison: Comparison, *, strict: bool) -> str:
     counts = f'tests="{len(gates)}" failures="{failed}" errors="{errors}" skipped="{skipped}"'
     name = _attribute(f"{comparison.b} beside {comparison.a}")
     cases = "".join(_case(item, name, strict=strict) for item in gates)
-    told = "".join(f"{item.quantity}: {_told(item)}\n" for item in comparison.quantities)
-    return f"  <testsuite name={name} {counts}>\n{cases}    <system-out>{_text(told)}</system-out>\n  </testsuite>\n"
+    rows = (_row_text(item.quantity, item.found) for item in comparison.quantities)
+    told = escape("".join(f"{UNSAFE.sub(REPLACEMENT, row)}\n" for row in rows))
+    return f"  <testsuite name={name} {counts}>\n{cases}    <system-out>{told}</system-out>\n  </testsuite>\n"
 
 
-def _told(item: Compared) -> str:
-    return f"{format_change(item.found.ratio)} [{interval(item.found)}] {item.found.verdict} ({item.found.why})"
+def _row_text(quantity: str, found: Difference) -> str:
+    return f"{quantity}: {format_change(found.ratio)} [{interval(found)}] {found.verdict} ({found.why})"
 
 
 def _case(item: Judgement, suite: str, *, strict: bool) -> str:
@@ -101,7 +97,3 @@ def _case(item: Judgement, suite: str, *, strict: bool) -> str:
 
 def _attribute(value: str) -> str:
     return quoteattr(UNSAFE.sub(REPLACEMENT, " ".join(value.split())))
-
-
-def _text(value: str) -> str:
-    return escape("\n".join(UNSAFE.sub(REPLACEMENT, line) for line in value.split("\n")))

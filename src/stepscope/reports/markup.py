@@ -22,12 +22,9 @@ class Markup(str):
 
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
-    """Return an element.
+    """Return an element; `class_="x"` gives class="x", `text_anchor` gives text-anchor, and None is left out.
 
-    Args:
-        name: of the element.
-        children: markup, text (escaped), sequences of those; None is left out.
-        attributes: `class_="x"` gives class="x", `text_anchor` gives text-anchor; None is left out.
+    Children are markup, text (escaped), or sequences of those; None is left out.
     """
     listed = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
@@ -59,13 +56,7 @@ def _text(value: Any) -> str:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], numeric: str = "") -> Markup:
-    """Return a table.
-
-    Args:
-        titles: of the columns.
-        rows: their cells, each a child of `tag`.
-        numeric: one letter per column, `n` for right-aligned numbers.
-    """
+    """Return a table; `numeric` has one letter per column, `n` for right-aligned numbers."""
     kinds = [("number" if kind == "n" else None) for kind in numeric.ljust(len(titles))]
     head = tag("tr", [tag("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)])
     body = [tag("tr", [tag("td", cell, class_=kind) for cell, kind in zip(row, kinds, strict=True)]) for row in rows]
@@ -81,12 +72,8 @@ def named(name: str, limit: int = 70) -> Markup:
 def document(title: str, body: Sequence[Any], style: str, extra_style: str = "", script: str = "") -> str:
     """Return a page in one file; its policy allows its own style and script, by their hashes, and no other source.
 
-    Args:
-        title: of the page.
-        body: its children.
-        style: name of the style sheet in this room.
-        extra_style: CSS that comes first.
-        script: JavaScript that runs at the end of the body; without it the page is static.
+    `style` names a style sheet in this room, `extra_style` is CSS that comes before it, and `script` is JavaScript that
+    runs at the end of the body.
     """
     own = files("stepscope.reports").joinpath(style).read_text(encoding="utf-8")
     css = f"{extra_style}\n{own}" if extra_style else own

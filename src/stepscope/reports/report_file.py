@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.reports.report_drawing import DrawnLine, drawing, lines_of
+from stepscope.reports.report_page import Bundle, Slot, page
+from stepscope.store.curves import Ask, Curves, curves
+from stepscope.store.layout import RunFolder
+from stepscope.store.states import read_nodes
+from stepscope.views.curve_message import encode_curves
+from stepscope.views.report import markers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.reports.report_page import Bundle, Slot
-    from stepscope.store.curves import Curves
     from stepscope.store.reader import Past
 
 POINTS = 1000
@@ -23,8 +33,6 @@ MOST_RANKS = 8
 
 def html_of(runs: Sequence[Past], facts: dict[str, Any]) -> str:
     """Return the HTML file of a report; `runs` are the runs behind `facts`."""
-    from stepscope.reports.report_page import page
-
     labels = [past.name for past in runs]
     machine = [] if len(runs) > 1 else [name for one in facts["resources"]["charts"] for name in one["names"]]
     names = [*facts["training"]["charts"], *machine]
@@ -41,10 +49,6 @@ def html_of(runs: Sequence[Past], facts: dict[str, Any]) -> str:
 
 def curves_of(past: Past, names: Sequence[str], points: int, *, fold: bool = False) -> Curves:
     """Return the data of a run's charts; many ranks, or the ranks of several runs, are folded into one line."""
-    from stepscope.store.curves import Ask, curves
-    from stepscope.store.layout import RunFolder
-    from stepscope.store.states import read_nodes
-
     ranks = {rank for node in read_nodes(RunFolder(past.path))[0] for rank in node.ranks}
     return curves(past, Ask(tuple(names), points, fold=fold or len(ranks) > MOST_RANKS))
 
@@ -53,34 +57,19 @@ def _bundle(
     runs: Sequence[Past], labels: Sequence[str], found: Sequence[Curves], facts: dict[str, Any]
 ) -> Bundle | None:
     """Return the page's charts with their data; None if the page was not built."""
-    from importlib.resources import files
-
-    from stepscope.reports.report_page import Bundle
-    from stepscope.views.curve_message import encode_curves
-    from stepscope.views.report import markers
-
     folder = files("stepscope.web").joinpath("static").joinpath("report")
     script, style = folder.joinpath("report.js"), folder.joinpath("report.css")
     if not script.is_file() or not style.is_file():
         return None
     keys = [str(place) for place in range(len(runs))]
-    series = gzip.compress(
-        encode_curves([(key, _short(one)) for key, one in zip(keys, found, strict=True)]), 9, mtime=0
-    )
-    embedded = {
-        "runs": keys,
-        "labels": list(labels),
-        "origin": facts["run"]["created"],
-        "markers": markers(facts),
-    }
+    message = encode_curves([(key, _short(one)) for key, one in zip(keys, found, strict=True)])
+    series = gzip.compress(message, 9, mtime=0)
+    embedded = {"runs": keys, "labels": list(labels), "origin": facts["run"]["created"], "markers": markers(facts)}
     return Bundle(script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8"), series, embedded)
 
 
 def _short(found: Curves) -> Curves:
     """Return curves with values rounded to float32 precision: half of their bytes are zeros then and compress."""
-    from dataclasses import replace
-
-    import numpy as np
 
     def cut(values: Any) -> Any:
         with np.errstate(over="ignore"):
@@ -95,24 +84,19 @@ def _short(found: Curves) -> Curves:
 def _slots(
     facts: dict[str, Any], labels: Sequence[str], found: Sequence[Curves], *, machine: bool
 ) -> tuple[list[Slot], list[Slot]]:
-    from stepscope.reports.report_drawing import drawing, lines_of
-    from stepscope.reports.report_page import Slot
-
     units = {one["name"]: one["unit"] for one in facts["training"]["metrics"]}
     labels = labels if len(found) > 1 else [""]
-    training = []
+    training, machines = [], []
     for name in facts["training"]["charts"]:
-        lines = [
-            line for one, label in zip(found, labels, strict=True) for line in lines_of(one, name, label, by_time=False)
-        ]
-        unit = units.get(name, "")
-        legend = [line.label for line in lines]
-        training.append(Slot(name, unit, [name], "step", drawing(lines, unit, by_time=False), legend))
-    machines = []
+        pairs = zip(found, labels, strict=True)
+        lines = [line for one, label in pairs for line in lines_of(one, name, label, by_time=False)]
+        training.append(_slot(name, units.get(name, ""), [name], lines, by_time=False))
     for chart in facts["resources"]["charts"] if machine else ():
         lines = [line for name in chart["names"] for line in lines_of(found[0], name, name, by_time=True)]
-        drawn = drawing(lines, chart["unit"], by_time=True)
-        machines.append(
-            Slot(chart["title"], chart["unit"], chart["names"], "time", drawn, [line.label for line in lines])
-        )
+        machines.append(_slot(chart["title"], chart["unit"], chart["names"], lines, by_time=True))
     return training, machines
+
+
+def _slot(title: str, unit: str, names: list[str], lines: list[DrawnLine], *, by_time: bool) -> Slot:
+    drawn, axis = drawing(lines, unit, by_time=by_time), "time" if by_time else "step"
+    return Slot(title, unit, names, axis, drawn, [line.label for line in lines])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.numbers import format_change, format_value
 from stepscope.core.vocabulary import matches
-from stepscope.reports.report_sections import flat, moment, own_cost, text_of
+from stepscope.reports.report_sections import PHASE_TITLES, flat, moment, own_cost, phase_cells, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,19 +19,22 @@ _ACTIVE = re.compile(r"([\\`*_{}\[\]<>|#~!])")
 
 def markdown(facts: Mapping[str, Any]) -> str:
     """Return the report of `views.report.report`."""
-    parts = [
-        _head(facts),
-        _comparison(facts["comparison"]),
-        _performance(facts),
-        _ledger(facts["ledger"]),
-        _training(facts),
-        _resources(facts),
-        _diagnosis(facts),
-        _alerts(facts),
-        _texts(facts),
-        _environment(facts),
-    ]
-    return "\n".join(line for part in parts for line in part) + "\n"
+    sections = (
+        ("Comparison", _comparison(facts["comparison"])),
+        ("Performance Summary", _performance(facts)),
+        (facts["ledger"]["title"], _ledger(facts["ledger"])),
+        ("Training Progress", _training(facts)),
+        ("Resource Utilization", _resources(facts)),
+        ("Diagnosis and Recommendations", _diagnosis(facts)),
+        ("Alerts", _alerts(facts)),
+        ("Texts", _texts(facts)),
+        ("Environment", _environment(facts)),
+    )
+    lines = [*_head(facts)]
+    for title, section in sections:
+        content = [*section]
+        lines += [f"## {title}", "", *content] if content else []
+    return "\n".join(lines) + "\n"
 
 
 def text(value: object, limit: int = 500) -> str:
@@ -64,54 +67,36 @@ def _head(facts: Mapping[str, Any]) -> Iterator[str]:
 def _comparison(facts: Mapping[str, Any] | None) -> Iterator[str]:
     if not facts:
         return
-    yield "## Comparison"
-    yield ""
     rows = []
     for one in facts["numbers"]:
         cells = [text(one["name"])]
         for value, change in zip(one["values"], one["differences"], strict=True):
-            shown = format_value(None if value is None else value["value"], one["unit"])
-            ratio = (
-                ""
-                if change is None or change["ratio"] is None
-                else f" ({format_change(change['ratio'])}, {change['verdict']})"
-            )
-            cells.append(shown + ratio)
+            cells.append(format_value(None if value is None else value["value"], one["unit"]))
+            if change is not None and change["ratio"] is not None:
+                cells[-1] += f" ({format_change(change['ratio'])}, {change['verdict']})"
         rows.append(cells)
     yield from _table(["quantity", *(text(one["name"] or one["id"]) for one in facts["runs"])], rows)
 
 
 def _performance(facts: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Performance Summary"
-    yield ""
     taken, own = facts["performance"]["time"], facts["performance"]["own_cost"]
     if taken is None:
         yield "No steps were recorded."
         yield ""
     else:
-        keys = ("mean", "p50", "p95", "max")
-        rows = [
-            [text(phase["phase"]), format_value(phase["share"], "ratio")]
-            + [format_value(phase[key], "seconds") for key in keys]
-            for phase in taken["phases"]
-        ]
-        whole = ["**the step**", "", *(format_value(taken["step"][key], "seconds") for key in keys)]
-        yield from _table(["phase", "share", "per step", "p50", "p95", "max"], [*rows, whole])
+        rows = [[text(phase["phase"]), *phase_cells(phase)] for phase in taken["phases"]]
+        yield from _table(PHASE_TITLES, [*rows, ["**the step**", "", *phase_cells(taken["step"])]])
     yield own_cost(own)
     yield ""
 
 
 def _ledger(ledger: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {ledger['title']}"
-    yield ""
     yield from _table(ledger["titles"], ledger["rows"])
     yield ledger["summary"]
     yield ""
 
 
 def _training(facts: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Training Progress"
-    yield ""
     found = facts["training"]["metrics"]
     keys = ("last", "best", "min", "max", "mean")
     rows = [
@@ -132,8 +117,6 @@ def _training(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _resources(facts: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Resource Utilization"
-    yield ""
     found = [one for one in facts["resources"]["metrics"] if not matches("cpu/*/usage_ratio", one["name"])]
     rows = [
         [text(one["name"]), *(format_value(one[key], one["unit"]) for key in ("mean", "min", "max", "last"))]
@@ -147,8 +130,6 @@ def _resources(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _diagnosis(facts: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Diagnosis and Recommendations"
-    yield ""
     for one in facts["diagnosis"]["findings"]:
         yield f"- **{one['kind']}** ({one['severity']}): {text(one['text'], 1000)}"
         if one.get("expected_gain"):
@@ -161,8 +142,6 @@ def _diagnosis(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _alerts(facts: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Alerts"
-    yield ""
     rows = [
         [text(one["rule"]), one["severity"], one["state"], moment(one["since"]), text(one["text"])]
         for one in facts["alerts"][:ALERTS]
@@ -178,8 +157,6 @@ def _texts(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield the texts that the program logged, the newest first."""
     if not facts["texts"]:
         return
-    yield "## Texts"
-    yield ""
     rows = [
         [text(one["name"]), "" if one["step"] is None else text(one["step"]), text(one["text"])]
         for one in reversed(facts["texts"])
@@ -188,8 +165,6 @@ def _texts(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _environment(facts: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Environment"
-    yield ""
     about = facts["run"]
     keys = ("host", "platform", "python", "cpu", "memory", "git", "command", "world_size")
     rows = [[key, text(text_of(about[key]))] for key in keys if about.get(key) not in (None, "", {})]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,16 +54,10 @@ class Slot:
 def page(
     facts: Mapping[str, Any], training: Sequence[Slot], machine: Sequence[Slot], bundle: Bundle | None = None
 ) -> str:
-    """Return the file.
-
-    Args:
-        facts: from `views.report.report`.
-        training: charts of the training.
-        machine: charts of the machine.
-        bundle: makes the charts interactive; without it they are drawings.
-    """
+    """Return the file of `views.report.report`; without a bundle its charts are drawings, not interactive."""
     about, compared = facts["run"], facts["comparison"]
     title = f"{about['name'] or about['id']}" + (" compared" if compared else "")
+    made = f"Made by stepscope {facts['stepscope']} on {sections.moment(facts['made'])}"
     body = [
         sections.head(facts),
         sections.comparison(compared),
@@ -80,7 +73,11 @@ def page(
         _part("Diagnosis and Recommendations", sections.diagnosis(facts)),
         _part("Alerts", sections.alerts(facts)),
         _part("Environment", sections.environment(facts)),
-        tag("footer", _foot(facts)),
+        tag(
+            "footer",
+            f"{made} from {facts['points']:,} points. "
+            "Charts hold the lowest and highest value of every interval: no spike is left out.",
+        ),
     ]
     if bundle is None:
         return document(title, body, STYLE)
@@ -100,11 +97,3 @@ def _charts(slots: Sequence[Slot], *, controls: bool = False) -> Any:
         return None
     bar = tag("div", id="report-controls") if controls else None
     return [bar, tag("div", [slot.markup() for slot in slots], class_="charts")]
-
-
-def _foot(facts: Mapping[str, Any]) -> str:
-    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(facts["made"]))
-    return (
-        f"Made by stepscope {facts['stepscope']} on {made} from {facts['points']:,} points. "
-        "Charts hold the lowest and highest value of every interval: no spike is left out."
-    )

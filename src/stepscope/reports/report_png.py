@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from stepscope.core.arrays import Floats
-
+    from stepscope.reports.report_drawing import DrawnLine
 
 COLOURS = ("#0a6cc4", "#cf5306", "#00866a", "#ac4a92", "#a67600", "#2596c4", "#5a5fa8", "#7a4b2a")
 PHASES = {
@@ -40,26 +39,13 @@ DPI = 110
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """One line of a chart."""
-
-    label: str
-    x: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
-    bad: Floats
-    """x of the non-finite points."""
-
-
-@dataclass(frozen=True)
 class PngChart:
     """One chart."""
 
     title: str
     unit: str
     axis: str
-    lines: Sequence[Drawn]
+    lines: Sequence[DrawnLine]
 
 
 def check(library: str = "matplotlib") -> None:

@@ -21,8 +21,11 @@ TONES = {"running": "go", "finished": "good", "interrupted": "warn"}
 MACHINE_ROWS = 60
 ALERTS, CONFIG, EVENTS = 100, 200, 40
 SURE = 0.95
-TIMES = 9.0
-"""Difference, as a ratio, from which it is shown as a factor: ten times as much."""
+"""Confidence from which a finding is shown without it."""
+PHASE_TITLES = ("phase", "share", "per step", "p50", "p95", "max")
+ENVIRONMENT = ("host", "platform", "python", "cpu", "memory", "git", "command", "world_size", "path")
+LABELS = {"cpu": "processors", "world_size": "world size", "path": "folder"}
+"""Labels of facts about the environment that differ from their keys."""
 
 
 def head(facts: Mapping[str, Any]) -> list[Any]:
@@ -54,31 +57,20 @@ def performance(facts: Mapping[str, Any]) -> list[Any]:
     parts: list[Any] = []
     if taken is not None:
         rows = [
-            [tag("span", "■ ", class_=phase_class(one["phase"])), named(one["phase"]), *_phase(one)]
+            [[tag("span", "■ ", class_=phase_class(one["phase"])), named(one["phase"])], *phase_cells(one)]
             for one in taken["phases"]
         ]
-        listed = [[[mark, name], *rest] for mark, name, *rest in rows]
-        whole = [
-            tag("strong", "the step"),
-            "",
-            *(_seconds(taken["step"][key]) for key in ("mean", "p50", "p95", "max")),
-        ]
-        titles = ["phase", "share", "per step", "p50", "p95", "max"]
-        parts += [step_bar(taken["phases"]), _sheet(table(titles, [*listed, whole], " nnnnn"))]
+        whole = [tag("strong", "the step"), "", *phase_cells(taken["step"])]
+        parts += [step_bar(taken["phases"]), _sheet(table(PHASE_TITLES, [*rows, whole], " nnnnn"))]
     rates = [_rate(one) for one in facts["performance"]["throughput"]]
     told = [text for text in [*rates, own_cost(facts["performance"]["own_cost"])] if text]
-    return [*parts, *(tag("p", text, class_="soft") for text in told)] or [
-        tag("p", "No steps were recorded.", class_="soft")
-    ]
+    return [*parts, *(tag("p", text, class_="soft") for text in told)]
 
 
-def _phase(one: Mapping[str, Any]) -> list[str]:
-    share = format_value(one["share"], "ratio")
-    return [share, *(_seconds(one[key]) for key in ("mean", "p50", "p95", "max"))]
-
-
-def _seconds(value: float | None) -> str:
-    return format_value(value, "seconds")
+def phase_cells(one: Mapping[str, Any]) -> list[str]:
+    """Return share, mean, median, 95th percentile and maximum of a phase; the step itself has no share."""
+    share = [format_value(one["share"], "ratio")] if "share" in one else []
+    return share + [format_value(one[key], "seconds") for key in ("mean", "p50", "p95", "max")]
 
 
 def _rate(one: Mapping[str, Any]) -> str:
@@ -123,7 +115,13 @@ def metrics(facts: Mapping[str, Any]) -> Any:
         return tag("p", "No metrics were recorded.", class_="soft")
     titles = ["metric", "last", "best", "min", "max", "mean", "points", "NaN, inf"]
     rows = [
-        [named(one["name"]), *_figures(one, ("last", "best", "min", "max", "mean")), *_counts(one)] for one in found
+        [
+            named(one["name"]),
+            *_figures(one, ("last", "best", "min", "max", "mean")),
+            f"{one['count']:,}",
+            tag("span", f"{one['nonfinite']:,}", class_="bad") if one["nonfinite"] else "",
+        ]
+        for one in found
     ]
     rest = facts["training"]["total"] - len(found)
     more = tag("p", f"And {rest} more; the JSON form of the run has them.", class_="soft") if rest > 0 else None
@@ -140,11 +138,6 @@ def texts(facts: Mapping[str, Any]) -> Any:
 
 def _figures(one: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
     return ["" if key == "best" and one[key] is None else format_value(one[key], one["unit"]) for key in keys]
-
-
-def _counts(one: Mapping[str, Any]) -> list[Any]:
-    bad = tag("span", f"{one['nonfinite']:,}", class_="bad") if one["nonfinite"] else ""
-    return [f"{one['count']:,}", bad]
 
 
 def resources(facts: Mapping[str, Any]) -> Any:
@@ -232,20 +225,9 @@ def environment(facts: Mapping[str, Any]) -> list[Any]:
     """Return the environment of the run, its configuration, and how it ended."""
     about = facts["run"]
     command = about.get("command")
-    rows: list[list[Any]] = []
-    for label, value in (
-        ("host", about.get("host")),
-        ("platform", about.get("platform")),
-        ("python", about.get("python")),
-        ("processors", about.get("cpu")),
-        ("memory", about.get("memory")),
-        ("git", about.get("git")),
-        ("command", shlex.join(map(str, command)) if isinstance(command, list) else command),
-        ("world size", about.get("world_size")),
-        ("folder", about.get("path")),
-    ):
-        if value not in (None, "", {}):
-            rows.append([label, place_text(value)])
+    known = {**about, "command": shlex.join(map(str, command)) if isinstance(command, list) else command}
+    told = [key for key in ENVIRONMENT if known.get(key) not in (None, "", {})]
+    rows = [[LABELS.get(key, key), place_text(known[key])] for key in told]
     parts: list[Any] = [_sheet(table(["", ""], rows))]
     config = flat(about.get("config"))
     if config:
@@ -282,7 +264,10 @@ def comparison(facts: Mapping[str, Any] | None) -> Any:
     """Return the differences between the runs: numbers, and settings."""
     if not facts:
         return None
-    labels = [_key(place, one["name"] or one["id"]) for place, one in enumerate(facts["runs"])]
+    labels = [  # each name in the color of its lines
+        tag("span", tag("span", "■ ", class_=f"line-{place % 8}"), one["name"] or one["id"])
+        for place, one in enumerate(facts["runs"])
+    ]
     rows = []
     for one in facts["numbers"]:
         cells = [named(quantity(one["name"]))]
@@ -299,11 +284,6 @@ def comparison(facts: Mapping[str, Any] | None) -> Any:
         else None,
         [tag("p", note, class_="soft") for note in facts["notes"][:10]],
     ]
-
-
-def _key(place: int, label: str) -> Markup:
-    """Return the name of a run in the color of its lines."""
-    return tag("span", tag("span", "■ ", class_=f"line-{place % 8}"), label)
 
 
 def _change(change: Mapping[str, Any] | None, better: str | None) -> Markup | None:
@@ -329,5 +309,5 @@ def ledger(summary: Mapping[str, Any]) -> list[Any]:
     if not summary["rows"]:
         return [tag("p", "No time was recorded.", class_="soft")]
     numbers = "n" * (len(summary["titles"]) - 1)
-    sheet = tag("div", table(summary["titles"], summary["rows"], f" {numbers}"), class_="sheet")
+    sheet = _sheet(table(summary["titles"], summary["rows"], f" {numbers}"))
     return [sheet, tag("p", summary["summary"], class_="soft")]

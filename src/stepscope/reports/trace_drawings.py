@@ -18,15 +18,8 @@ LANE = 16
 """Height of a lane of a timeline."""
 
 CLASSES = {
-    "compute": "compute",
-    "communication": "communication",
-    "copy": "copy",
-    "data": "data",
-    "idle": "idle",
-    "wait": "wait",
-    "launch delay": "wait",
-    "stream wait": "wait",
-    "unknown": "wait",
+    **{kind: kind for kind in ("compute", "communication", "copy", "data", "idle")},
+    **dict.fromkeys(("wait", "launch delay", "stream wait", "unknown"), "wait"),
 }
 """Color class of each kind of time; any other kind is the host's."""
 
@@ -74,12 +67,9 @@ def legend(kinds: Sequence[str]) -> Markup:
 
 
 def course(timeline: Mapping[str, Any], begin: float = 0.0, whole: float | None = None) -> Markup:
-    """Return how busy each kind of work was over the window: full height is all of the time.
+    """Return how busy each kind of work of a rank was over its window: full height is all of the time.
 
-    Args:
-        timeline: of one rank.
-        begin: start of its window, in µs from the left edge.
-        whole: µs from the left to the right edge; None if the window fills it.
+    The window begins `begin` µs after the left edge; `whole` is the width in µs, None if the window fills it.
     """
     lanes = list(timeline["shares"].items())
     length = timeline["length_us"] if whole is None else whole
@@ -172,13 +162,8 @@ def waiting(waits: Sequence[Sequence[float]], ranks: Sequence[int]) -> Markup:
         for column, value in enumerate(line):
             x, y = MARGIN + column * cell, 18 + row * cell
             about = tag("title", f"rank {ranks[row]} waited {duration(value)} for rank {ranks[column]}")
-            box = {
-                "x": round(x, 1),
-                "y": round(y, 1),
-                "width": round(cell - 2, 1),
-                "height": round(cell - 2, 1),
-                "rx": 2,
-            }
+            size = round(cell - 2, 1)
+            box = {"x": round(x, 1), "y": round(y, 1), "width": size, "height": size, "rx": 2}
             warm = tag("rect", class_="warm", fill_opacity=round(value / most, 3), **box)
             shapes.append(tag("g", tag("rect", class_="track", **box), warm, about))
     height = 18 + count * cell

@@ -23,16 +23,13 @@ MOST_PARTS = 40
 
 
 def page(facts: Mapping[str, Any]) -> str:
-    """Return a page.
-
-    Args:
-        facts: what `stepscope trace --json` prints: `ranks`, each with the keys of `trace_details.details`; and
-            `many_ranks` (of `compare_ranks`), `comparison` (of `compare_traces`) and `title` where there are any.
-    """
+    """Return the page of what `stepscope trace --json` prints; `title` may be added."""
     ranks = facts.get("ranks") or []
     if facts.get("comparison") and len(ranks) == len(SIDES):
         ranks = [{**rank, "label": side} for rank, side in zip(ranks, SIDES, strict=True)]
-    title = str(facts.get("title") or _title(ranks))
+    sides = any("label" in rank for rank in ranks)
+    usual = "Two traces" if sides else f"Trace of {len(ranks)} ranks" if len(ranks) > 1 else "Trace"
+    title = str(facts.get("title") or usual)
     body = [
         tag("h1", title),
         tag("p", _about(ranks), class_="soft"),
@@ -44,12 +41,6 @@ def page(facts: Mapping[str, Any]) -> str:
         [_rank(rank, opened=place == 0, alone=len(ranks) == 1) for place, rank in enumerate(ranks[:MOST_RANKS])],
     ]
     return document(title, body, "trace_page.css")
-
-
-def _title(ranks: Sequence[Mapping[str, Any]]) -> str:
-    if any("label" in rank for rank in ranks):
-        return "Two traces"
-    return f"Trace of {len(ranks)} ranks" if len(ranks) > 1 else "Trace"
 
 
 def _about(ranks: Sequence[Mapping[str, Any]]) -> str:
@@ -91,14 +82,10 @@ def _courses(ranks: Sequence[Mapping[str, Any]], many: Mapping[str, Any] | None)
 
 def _rank(rank: Mapping[str, Any], *, opened: bool, alone: bool) -> Markup:
     """Return all sections of one rank; a single rank has its findings above."""
-    part = rank.get("part")
-    about = (
-        f"A large trace: operators, launches and path are those of {part['events']} events in its middle."
-        if part
-        else ""
-    )
+    part = rank.get("part") or {}
+    about = f"A large trace: operators, launches and path are those of {part.get('events')} events in its middle."
     sections = [
-        tag("p", about, class_="soft") if about else None,
+        tag("p", about, class_="soft") if part else None,
         None if alone else trace_sections.findings(rank.get("findings") or []),
         trace_sections.path(rank),
         trace_sections.kernels(rank),
@@ -134,6 +121,7 @@ def _many(facts: Mapping[str, Any] | None) -> Any:
     ]
     drawn = waiting(facts["waits_us"], facts["ranks"]) if len(facts["ranks"]) <= MOST_SQUARES else None
     spread = duration(facts["alignment_spread_us"])
+    about = f"Clocks aligned by {facts['matched']} collectives; ends then agree within {spread}."
     return [
         tag("h2", "Ranks among each other"),
         tag(
@@ -144,11 +132,7 @@ def _many(facts: Mapping[str, Any] | None) -> Any:
             if late
             else None,
             [tag("h3", "Who (rows) waits for whom (columns)"), drawn] if drawn else None,
-            tag(
-                "p",
-                f"Clocks aligned by {facts['matched']} collectives; ends then agree within {spread}.",
-                class_="soft",
-            ),
+            tag("p", about, class_="soft"),
         ),
     ]
 
@@ -166,8 +150,7 @@ def _comparison(facts: Mapping[str, Any] | None) -> Any:
     if rest:
         sums = {key: sum(part[key] for part in rest) for key in ("before_us", "after_us", "difference_us")}
         rows.append([f"{len(rest)} more", "", "", *_differences(sums)])
-    whole = tag("strong", f"a {facts['per']}")
-    rows.append([whole, "", "", *_differences(facts)])
+    rows.append([tag("strong", f"a {facts['per']}"), "", "", *_differences(facts)])
     titles = ["part", "kind", "", "before", "after", "difference"]
     about = "Parts are device time, shared evenly where several run, and idle time by what the launching thread did."
     return [

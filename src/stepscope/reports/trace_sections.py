@@ -27,34 +27,24 @@ def findings(found: Sequence[Any]) -> Markup | None:
 
 def _finding(one: Mapping[str, Any]) -> Markup:
     gain = one.get("gain_ratio")
-    more = [one.get("remedy") or "", f"at most {100 * gain:.0f} % shorter" if gain else ""]
-    remedy = "; ".join(part for part in more if part)
-    return tag(
-        "li", one["text"], [tag("br"), tag("span", remedy, class_="remedy")] if remedy else None, class_=one["severity"]
-    )
+    parts = [one.get("remedy") or "", f"at most {100 * gain:.0f} % shorter" if gain else ""]
+    remedy = "; ".join(filter(None, parts))
+    more = [tag("br"), tag("span", remedy, class_="remedy")] if remedy else None
+    return tag("li", one["text"], more, class_=one["severity"])
 
 
 def overview(ranks: Sequence[Mapping[str, Any]]) -> Markup:
     """Return one line per rank: where its time went."""
+    columns = ("idle", "compute", "communication", "exposed_communication", "memcpy", "dataloader")
     rows = []
     for rank in ranks:
-        exposed = rank.get("exposed_communication_percent")
-        alone = rank.get("communication_percent") if exposed is None else exposed
-        shares = [
-            ("compute", rank.get("compute_percent")),
-            ("communication", alone),
-            ("copy", rank.get("memcpy_percent")),
-        ]
-        rows.append(
-            [
-                label(rank),
-                stack([(kind, share or 0.0) for kind, share in shares]),
-                *(_percent(rank.get(f"{key}_percent")) for key in ("idle", "compute", "communication")),
-                _percent(exposed),
-                *(_percent(rank.get(f"{key}_percent")) for key in ("memcpy", "dataloader")),
-                duration(_length(rank)),
-            ]
-        )
+        percents = {key: rank.get(f"{key}_percent") for key in columns}
+        exposed, window = percents["exposed_communication"], rank.get("window")
+        alone = percents["communication"] if exposed is None else exposed
+        shares = {"compute": percents["compute"], "communication": alone, "copy": percents["memcpy"]}
+        busy = stack([(kind, share or 0.0) for kind, share in shares.items()])
+        length = duration(window["end_us"] - window["start_us"] if window else None)
+        rows.append([label(rank), busy, *map(_percent, percents.values()), length])
     titles = ["", "busy", "idle", "compute", "communication", "exposed", "copies", "DataLoader", "window"]
     return tag("div", table(titles, rows, "  nnnnnnn"), legend(["compute", "communication", "copy"]))
 
@@ -64,11 +54,6 @@ def label(rank: Mapping[str, Any]) -> str:
     if rank.get("label"):
         return str(rank["label"])
     return f"rank {rank['rank']}" if rank.get("rank") is not None else str(rank.get("file", "?")).rsplit("/", 1)[-1]
-
-
-def _length(rank: Mapping[str, Any]) -> float | None:
-    window = rank.get("window")
-    return window["end_us"] - window["start_us"] if window else None
 
 
 def _percent(value: float | None) -> str:
@@ -92,14 +77,8 @@ def kernels(facts: Mapping[str, Any]) -> Markup | None:
 
 
 def _costs(row: Mapping[str, Any]) -> list[str]:
-    mean = duration(row["mean_us"])
-    return [
-        _percent(row["percent"]),
-        duration(row["total_us"]),
-        str(row["calls"]),
-        mean,
-        _percent(row.get("gain_percent")),
-    ]
+    total, mean = duration(row["total_us"]), duration(row["mean_us"])
+    return [_percent(row["percent"]), total, str(row["calls"]), mean, _percent(row.get("gain_percent"))]
 
 
 def operators(facts: Mapping[str, Any]) -> Markup | None:
@@ -150,15 +129,10 @@ def path(facts: Mapping[str, Any]) -> Markup | None:
 def _parts(title: str, parts: Sequence[Mapping[str, Any]]) -> Markup | None:
     if not parts:
         return None
-    rows = [
-        [
-            named(row["name"] or row["kind"]),
-            _percent(row["percent"]),
-            duration(row["total_us"]),
-            _percent(row["gain_percent"]),
-        ]
-        for row in parts[:SHORT_ROWS]
-    ]
+    rows = []
+    for row in parts[:SHORT_ROWS]:
+        name, total = named(row["name"] or row["kind"]), duration(row["total_us"])
+        rows.append([name, _percent(row["percent"]), total, _percent(row["gain_percent"])])
     return tag("div", tag("h3", title), table(["part", "share", "total", "gain"], rows, " nnn"))
 
 
@@ -178,16 +152,8 @@ def queue(facts: Mapping[str, Any]) -> Markup | None:
         ]
         for one in found["streams"][:SHORT_ROWS]
     ]
-    titles = [
-        "device / stream",
-        "launches",
-        "delay, median",
-        "90 %",
-        "longest",
-        "queued, mean",
-        "most",
-        "found it empty",
-    ]
+    delays, queued = ("delay, median", "90 %", "longest"), ("queued, mean", "most", "found it empty")
+    titles = ["device / stream", "launches", *delays, *queued]
     about = (
         f"{graphs['launches']} launches of CUDA graphs ran {graphs['kernels']} kernels "
         f"({graphs['kernels_percent']:.0f} % of all, {graphs['device_time_percent']:.0f} % of their time)."
@@ -203,15 +169,10 @@ def memories(facts: Mapping[str, Any]) -> Markup | None:
     for entry in facts.get("memory") or []:
         if entry["device"] < 0:
             continue
-        owners = [
-            [
-                named(one["name"]),
-                format_bytes(one["bytes"]),
-                bar(100 * one["bytes"] / max(entry["peak_bytes"], 1)),
-                one["allocations"],
-            ]
-            for one in entry["owners"][:SHORT_ROWS]
-        ]
+        owners = []
+        for one in entry["owners"][:SHORT_ROWS]:
+            share = bar(100 * one["bytes"] / max(entry["peak_bytes"], 1))
+            owners.append([named(one["name"]), format_bytes(one["bytes"]), share, one["allocations"]])
         reserved = entry["peak_reserved_bytes"]
         about = f"Memory of device {entry['device']}: {format_bytes(entry['peak_bytes'])} at its peak"
         parts += [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from stepscope.reports.report_png import Drawn, PngChart
+    from stepscope.reports.report_drawing import DrawnLine
+    from stepscope.reports.report_png import PngChart
     from stepscope.store.curves import Curves
     from stepscope.store.reader import Past
 
@@ -149,10 +151,9 @@ def _drawn(runs: Sequence[Past], facts: dict[str, Any]) -> tuple[list[PngChart],
 
 def _lines(
     found: Sequence[Curves], names: Sequence[str], labels: Sequence[str], since: float | None = None
-) -> list[Drawn]:
+) -> list[DrawnLine]:
     """Return the lines of one chart: one metric in every run, or several in one run; over time from `since`."""
     from stepscope.reports.report_drawing import lines_of
-    from stepscope.reports.report_png import Drawn
 
     pairs = [(one, names[0]) for one in found] if since is None else [(found[0], name) for name in names]
     made = [
@@ -161,4 +162,4 @@ def _lines(
         for line in lines_of(one, name, label, by_time=since is not None)
     ]
     zero = since or 0.0
-    return [Drawn(one.label, one.x - zero, one.mean, one.low, one.high, one.bad - zero) for one in made]
+    return [replace(one, x=one.x - zero, bad=one.bad - zero) for one in made]
