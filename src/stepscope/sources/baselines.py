@@ -24,11 +24,7 @@ MOST_BYTES = 256 * 2**20
 
 
 def baseline_path(name: str, root: str | os.PathLike[str] | None = None) -> Path:
-    """Return where a baseline of that name is saved.
-
-    Raises:
-        UsageError: the name is not a valid file name.
-    """
+    """Return where a baseline of that name is saved. Raises UsageError if it is not a valid file name."""
     if not NAME.fullmatch(name):
         raise UsageError(f"name a baseline {name!r}", "letters, digits, - _ . + are allowed", "choose another name")
     return runs_root(root) / BASELINES / f"{name}{SUFFIX}"
@@ -49,11 +45,7 @@ def find_baseline(text: str, root: str | os.PathLike[str] | None = None) -> Path
 
 
 def read_baseline(path: Path) -> Group:
-    """Return the runs of a saved baseline.
-
-    Raises:
-        StepscopeError: it cannot be read.
-    """
+    """Return the runs of a saved baseline. Raises StepscopeError if it cannot be read."""
     from stepscope.analysis.compare import baseline
 
     what = f"read baseline {path}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +12,8 @@ from stepscope.analysis.diagnosis.machine import busy
 from stepscope.analysis.diagnosis.missing import missing
 from stepscope.analysis.diagnosis.pipeline import Operations, what_if
 from stepscope.analysis.diagnosis.verdict import findings, limited, primary, summary
-from stepscope.sources.evidence import evidence_of, evidence_of_imported, seconds_of
-from stepscope.store.layout import RunFolder
-from stepscope.store.states import read_nodes
+from stepscope.sources.attempts import nodes_of
+from stepscope.sources.evidence import evidence_of, evidence_of_imported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,21 +29,16 @@ def diagnose(past: Past) -> dict[str, Any]:
     """Return the verdict of a recorded run: see docs/concepts/diagnosis.md for every key."""
     about = {"id": past.id, "name": past.name, "project": past.project, "path": str(past.path), "state": past.state}
     evidence = evidence_of(past)
-    return {**_told(about, evidence), "devices": _devices(past, evidence)}
-
-
-def _devices(past: Past, evidence: Evidence) -> int:
-    """Return the number of paid devices: GPUs of the run, or machines if it has no GPU."""
     cards = [name for name in evidence.series if name.startswith("gpu/") and name.endswith("/memory_total_bytes")]
-    nodes = {node.node for node in read_nodes(RunFolder(past.path))[0]}
-    return sum(len(evidence.series[name]) for name in cards) or max(1, len(nodes))
+    gpus, nodes = sum(len(evidence.series[name]) for name in cards), {node.node for node in nodes_of(past)}
+    return {**_diagnosis(about, evidence), "devices": gpus or max(1, len(nodes))}
 
 
 def diagnose_imported(run: Imported) -> dict[str, Any]:
     """Return the diagnosis of a run that another tool recorded."""
     name = str(run.facts.get("name") or run.path)
     about = {"id": run.path, "name": name, "project": "", "path": run.path, "state": "", "format": run.format}
-    return {**_told(about, evidence_of_imported(run)), "devices": 1}
+    return {**_diagnosis(about, evidence_of_imported(run)), "devices": 1}
 
 
 def diagnose_operations(path: str, columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
@@ -67,7 +62,7 @@ def diagnose_operations(path: str, columns: Mapping[str, NDArray[Any]]) -> dict[
     }
 
 
-def _told(about: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
+def _diagnosis(about: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
     found = [limited(one) for one in findings(evidence)]
     steps = evidence.leader
     return {
@@ -80,5 +75,5 @@ def _told(about: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
         "missing": missing(evidence),
         "notes": [note for note in (busy(evidence),) if note],
         "steps": steps.count if steps is not None else 0,
-        "seconds": seconds_of(evidence),
+        "seconds": steps.total if steps is not None and math.isfinite(steps.total) else 0.0,
     }

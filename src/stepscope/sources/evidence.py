@@ -18,7 +18,7 @@ from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from stepscope.analysis.cost.ledger import Attempt
     from stepscope.core.arrays import Floats, Integers
@@ -85,7 +85,11 @@ def _long(past: Past, counts: Mapping[str, int], attempt: int) -> list[RankSteps
         own = whole.select((whole.rank == rank) & (whole.attempt == attempt))
         weight = own.count.astype(np.float64)
         phases = {}
-        parts = {name: _of(part, rank, attempt) for name, part in blocks.items() if name != STEP and part is not None}
+        parts = {
+            name: part.select((part.rank == rank) & (part.attempt == attempt))
+            for name, part in blocks.items()
+            if name != STEP and part is not None
+        }
         measured = max((int(part.count.sum()) for part in parts.values()), default=0)
         scale = float(weight.sum()) / measured if measured else 1.0
         for name, part in parts.items():
@@ -93,10 +97,6 @@ def _long(past: Past, counts: Mapping[str, int], attempt: int) -> list[RankSteps
             phases[phase] = _spread(part, own) / weight * (1.0 if phase in RARE else scale)
         found.append(RankSteps(int(rank), own.last_step, own.last_time / 1e6, own.mean, phases, weight))
     return found
-
-
-def _of(blocks: Blocks, rank: int, attempt: int) -> Blocks:
-    return blocks.select((blocks.rank == rank) & (blocks.attempt == attempt))
 
 
 def _spread(part: Blocks, rows: Blocks) -> Floats:
@@ -257,14 +257,3 @@ def _beside(one: Logged, step: Integers) -> Floats:
     values = np.empty(len(step))
     values[order] = at_keys(step[order], one.step[finite], one.value[finite])
     return values
-
-
-def rows_of(ranks: Sequence[RankSteps]) -> int:
-    """Return the number of steps of the rank that has the most."""
-    return max((steps.count for steps in ranks), default=0)
-
-
-def seconds_of(evidence: Evidence) -> float:
-    """Return how long the steps of the leading rank took together; 0 if there are none."""
-    leader = evidence.leader
-    return leader.total if leader is not None and math.isfinite(leader.total) else 0.0

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,26 +63,24 @@ def store(
     root: Path,
     project: str = "",
     run_id: str | None = None,
-    told: Callable[[int], object] = lambda _points: None,
+    advance: Callable[[int], object] = lambda _points: None,
 ) -> Stored:
-    """Write a run below `root`, whole or not at all.
+    """Write a run below `root`, completely or not at all. Raises StepscopeError if it has no points or its id is taken.
 
     Args:
         run: the imported run.
         root: folder that holds the runs.
-        project: its project; by default that of our own export, else "imported".
-        run_id: its id; by default that of our own export, else made of its time and content.
-        told: called with the number of points after each write.
-
-    Raises:
-        StepscopeError: it has no points, or another run has that id.
+        project: by default that of our own export, else "imported".
+        run_id: by default that of our own export, else made of its time and content.
+        advance: called with the number of points after each write.
     """
     count = sum(map(len, run.columns.values()))
     if not count:
         raise StepscopeError(f"import {run.path!r}", "there is no number in it", "give a file with metrics")
     base = _base(run)
     digest = _digest(run)
-    chosen = check_run_id(run_id or run.facts.get("id") or _new_id(base / SECOND, digest))
+    started = time.strftime("%Y%m%d-%H%M%S", time.gmtime(max(0.0, base / SECOND)))
+    chosen = check_run_id(run_id or run.facts.get("id") or f"{started}-{digest & 0xFFFF:04x}")
     home = project or str(run.facts.get("project") or "") or "imported"
     target = root / _folder_name(home) / chosen
     found = Stored(target, chosen, home, count, len(run.columns), run.format, run.path, run.notes)
@@ -90,7 +88,7 @@ def store(
         return _existing(found, target, digest)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        _write(run, RunFolder(draft), base, {"id": chosen, "project": home, "digest": digest}, told)
+        _write(run, RunFolder(draft), base, {"id": chosen, "project": home, "digest": digest}, advance)
         target.parent.mkdir(parents=True, exist_ok=True)
         draft.rename(target)
     finally:
@@ -106,15 +104,11 @@ def _existing(found: Stored, target: Path, digest: int) -> Stored:
     if known != digest:
         cause = f"another run {found.id} is in {target.parent}"
         raise StepscopeError(f"import {found.source!r}", cause, "give it an id with --id, or another --dir")
-    return Stored(**{**found.__dict__, "existed": True})
+    return replace(found, existed=True)
 
 
 def _folder_name(project: str) -> str:
     return "".join(sign if sign.isalnum() or sign in "._- " else "_" for sign in project).strip(". ")[:100] or NODE
-
-
-def _new_id(seconds: float, digest: int) -> str:
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(max(0.0, seconds)))}-{digest & 0xFFFF:04x}"
 
 
 def _digest(run: Imported) -> int:
@@ -146,7 +140,9 @@ def _base(run: Imported) -> int:
     return round((changed - max(0.0, lasted)) * SECOND)
 
 
-def _write(run: Imported, folder: RunFolder, base: int, about: dict[str, Any], told: Callable[[int], object]) -> None:
+def _write(
+    run: Imported, folder: RunFolder, base: int, about: dict[str, Any], advance: Callable[[int], object]
+) -> None:
     folder.make()
     said = {key: value for key, value in run.facts.items() if key not in OWN_FACTS}
     source = {"path": run.path, "format": run.format, "facts": said, "notes": list(run.notes)}
@@ -168,7 +164,7 @@ def _write(run: Imported, folder: RunFolder, base: int, about: dict[str, Any], t
         last = {str(rank): int(points.seq[points.rank == rank].max()) for rank in np.unique(points.rank).tolist()}
         write_sealed(folder.path / "metrics", folder.unit_stem(writer, number, number), points, last_seq=last)
         _note_ranks(nodes.setdefault(attempt, NodeState(NODE, attempt, ended=True)), points, run)
-        told(len(points))
+        advance(len(points))
     for node in nodes.values():
         node.save(folder)
     _write_events(run, folder, max(nodes))
@@ -184,7 +180,7 @@ def _note_ranks(node: NodeState, points: Points, run: Imported) -> None:
         known = node.ranks.setdefault(rank, RankState(state, cause, started=int(part.time.min())))
         known.rows += len(part)
         steps = part.step[part.step >= 0]
-        known.step = max([int(steps.max())] if len(steps) else [], default=known.step) if len(steps) else known.step
+        known.step = int(steps.max()) if len(steps) else known.step
         known.started = min(known.started, int(part.time.min()))
         known.ended = max(known.ended or 0, int(part.time.max()))
     node.time = max(node.time, int(points.time.max()))

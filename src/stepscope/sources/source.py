@@ -35,21 +35,13 @@ class RunSource:
     """Which run was chosen and why, where that is not obvious."""
 
     def past(self) -> OpenedRun:
-        """Open a recorded run.
-
-        Raises:
-            StepscopeError: the source is no recorded run, or it cannot be read.
-        """
+        """Open a recorded run. Raises StepscopeError if the source is no recorded run, or it cannot be read."""
         from stepscope.sources.opened_run import open_run  # loads numpy: a run that is not found needs none
 
         return open_run(self.path)
 
     def imported(self) -> list[Imported]:
-        """Read the runs in a file or folder of another tool.
-
-        Raises:
-            StepscopeError: nothing in it can be read.
-        """
+        """Read the runs in a file or folder of another tool. Raises StepscopeError if nothing in it can be read."""
         from stepscope.importers.transfer import read  # loads every reader
 
         return read(self.path)
@@ -58,8 +50,7 @@ class RunSource:
     def opened(self) -> Iterator[OpenedRun]:
         """Open the one run of this source; a file of another tool becomes a run for as long as it is open.
 
-        Raises:
-            StepscopeError: the source cannot be read, or holds several runs.
+        Raises StepscopeError if the source cannot be read or holds several runs.
         """
         if self.kind == RUN:
             yield self.past()
@@ -78,11 +69,7 @@ class RunSource:
             yield open_run(store(found[0], Path(scratch)).path)
 
     def diagnoses(self) -> list[dict[str, Any]]:
-        """Return the diagnosis of each run in this source.
-
-        Raises:
-            StepscopeError: the source cannot be read.
-        """
+        """Return the diagnosis of each run in this source. Raises StepscopeError if it cannot be read."""
         if self.kind == RUN:
             return [self.past().diagnose()]
         from stepscope.importers.traces.pipeline_trace import read_operations
@@ -95,15 +82,10 @@ class RunSource:
 
 
 def resolve(argument: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> RunSource:
-    """Return the one thing that an argument names.
+    """Return the one thing that an argument names; `root` holds the runs. Raises StepscopeError if there is none.
 
-    Args:
-        argument: a run (its folder, its id or a unique start of it, "project/id", its display name, or "latest"), a
-            file or folder of another tool, or the file of a baseline.
-        root: folder that holds the runs.
-
-    Raises:
-        StepscopeError: nothing has that name.
+    The argument is a run (its folder, its id or a unique start of it, "project/id", its display name, or "latest"), a
+    file or folder of another tool, or the file of a baseline.
     """
     path = os.fspath(argument)
     if _is_run(path):
@@ -120,20 +102,12 @@ def resolve(argument: str | os.PathLike[str], root: str | os.PathLike[str] | Non
 
 
 def resolve_all(
-    argument: str,
-    root: str | os.PathLike[str] | None = None,
-    notify: Callable[[str], object] | None = None,
+    argument: str, root: str | os.PathLike[str] | None = None, notify: Callable[[str], object] | None = None
 ) -> Iterator[RunSource]:
-    """Yield everything that an argument names.
+    """Yield everything that an argument names, and call `notify` with the note of each source that has one.
 
-    Args:
-        argument: as `resolve` takes it, or a folder of runs, a project, the name of a baseline, a pattern, or several
-            of these separated by commas.
-        root: folder that holds the runs.
-        notify: called with the note of each source that has one.
-
-    Raises:
-        StepscopeError: nothing has that name.
+    The argument is as for `resolve`, or a folder of runs, a project, the name of a baseline, a pattern, or several of
+    these separated by commas. Raises StepscopeError if nothing has that name.
     """
     parts = [argument] if os.path.exists(argument) else [part for part in argument.split(",") if part]
     for source in (source for part in parts for source in _part(part, root)):

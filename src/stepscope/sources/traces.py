@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,11 +68,7 @@ class Unreadable(NamedTuple):
 
 
 def expand(paths: list[str]) -> list[str]:
-    """Return the files: those given, and every possible trace in folders.
-
-    Raises:
-        UsageError: a folder has no trace.
-    """
+    """Return the files: those given, and every possible trace in folders. Raises UsageError if a folder has none."""
     files: list[str] = []
     for path in paths:
         if not os.path.isdir(path):
@@ -85,22 +82,15 @@ def expand(paths: list[str]) -> list[str]:
 
 
 def analyse(
-    files: list[str],
-    options: TraceOptions | None = None,
-    reading: Callable[[int], Any] | None = None,
+    files: list[str], options: TraceOptions | None = None, reading: Callable[[int], Any] | None = None
 ) -> dict[str, Any]:
     """Return the facts of traces, read and analysed by a child process with limits: a file is not trusted.
 
-    Args:
-        files: traces, or archives of traces; see `expand` for folders.
-        options: how to analyse them.
-        reading: given the number of bytes, returns a context manager around a function that is called with the bytes
-            read and the name of the file; it shows progress.
-
-    Raises:
-        StepscopeError: the traces take more than the limits allow.
+    Files are traces or archives of traces; see `expand` for folders. To show progress, `reading` gets the number of
+    bytes and returns a context manager around a function that is called with the bytes read and the name of the file.
+    Raises StepscopeError if the traces take more than the limits allow.
     """
-    options = TraceOptions() if options is None else options
+    options = options or TraceOptions()
     named = f"the trace '{files[0]}'" if len(files) == 1 else f"{len(files)} traces"
 
     def work() -> Iterator[bytes]:
@@ -111,7 +101,9 @@ def analyse(
 
 
 def _gathered(files: list[str], options: TraceOptions, reading: Callable[[int], Any] | None) -> dict[str, Any]:
-    results = _read_all(files, options, reading)
+    sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path in files]
+    with reading(sum(sizes)) if reading is not None else nullcontext(lambda _bytes, _file: None) as advance:
+        results = list(_results(files, sizes, options, advance))
     analysed = [result for result in results if isinstance(result, Analysed)]
     failed = [result for result in results if isinstance(result, Unreadable)]
     facts: dict[str, Any] = {"ranks": [result.facts for result in analysed]}
@@ -134,16 +126,6 @@ def _gathered(files: list[str], options: TraceOptions, reading: Callable[[int], 
 def _with_findings(facts: dict[str, Any]) -> dict[str, Any]:
     """Return facts with their findings as plain values."""
     return {**facts, "findings": [finding.facts() for finding in facts.get("findings", [])]}
-
-
-def _read_all(
-    files: list[str], options: TraceOptions, reading: Callable[[int], Any] | None
-) -> list[Analysed | Unreadable]:
-    sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path in files]
-    if reading is None:
-        return list(_results(files, sizes, options, lambda _bytes, _file: None))
-    with reading(sum(sizes)) as advance:
-        return list(_results(files, sizes, options, advance))
 
 
 def _results(

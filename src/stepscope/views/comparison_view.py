@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.analysis.compare.comparison import compare
 from stepscope.analysis.compare.quantity import MEMORY, PHASE, RATE, TIME, kind_of
 from stepscope.analysis.compare.recording import Group
-from stepscope.sources.recording import flat, of_past
+from stepscope.sources.groups import flat, of_past
 from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
 from stepscope.views.run_head import step_time
