@@ -122,6 +122,15 @@ def test_another_tools_log_becomes_a_run(tmp_path, capsys):
     assert past.series("loss").value.tolist() == [2.0, 1.0]
 
 
+def test_the_last_step_is_that_of_all_files(tmp_path, capsys, monkeypatch):
+    """A large import in several files has the step of its longest metric, not that of the last file."""
+    monkeypatch.setattr(imported_run, "PORTION", 1)
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2.0, "noise": 0.1}\n{"step": 2, "loss": 1.0}\n')
+    assert call("import", tmp_path / "log.jsonl", "--dir", tmp_path / "runs") == 0
+    assert [info.step for info in runs(tmp_path / "runs")] == [2]
+    capsys.readouterr()
+
+
 def test_a_run_of_the_same_id_is_kept(tmp_path, capsys):
     """An import never replaces another run."""
     folder = make_run(tmp_path / "runs")

@@ -180,7 +180,7 @@ def _note_ranks(node: NodeState, points: Points, run: Imported) -> None:
         known = node.ranks.setdefault(rank, RankState(state, cause, started=int(part.time.min())))
         known.rows += len(part)
         steps = part.step[part.step >= 0]
-        known.step = int(steps.max()) if len(steps) else known.step
+        known.step = max(int(steps.max()), known.step or 0) if len(steps) else known.step
         known.started = min(known.started, int(part.time.min()))
         known.ended = max(known.ended or 0, int(part.time.max()))
     node.time = max(node.time, int(points.time.max()))
