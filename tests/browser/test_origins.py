@@ -153,11 +153,11 @@ def test_the_token_is_asked_for_and_swapped(context, tmp_path):
 
 def test_a_private_file_leads_a_browser_in(context, tmp_path, monkeypatch):
     """Rule S6: the file that --open starts a browser with leads to the page, with the cookie set."""
-    from stepscope.web.server import Options
     from stepscope.web.server import Server as Served
+    from stepscope.web.server import ServerOptions
 
     monkeypatch.setenv("STEPSCOPE_RUNTIME_DIR", str(tmp_path / "runtime"))
-    server = Served(Options(tmp_path, port=0))
+    server = Served(ServerOptions(tmp_path, port=0))
     server.start()
     try:
         page = context.new_page()

@@ -18,7 +18,7 @@ from stepscope.views.overview import overview
 from stepscope.views.report import report
 from stepscope.views.run_card import card
 from stepscope.views.run_head import run_head
-from stepscope.web.live import LiveRun
+from stepscope.web.live import FollowedRun
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_every_screen_shows_the_same_rates(trained):
     head = run_head(past)
     feed = RunFeed(trained)
     feed.answered(*opened(answer(past, feed.wanted())))
-    channel = LiveRun(trained, reading_connection())
+    channel = FollowedRun(trained, reading_connection())
     written = report(past)["performance"]
     found = {
         "show": shown["steps_per_second"],

@@ -14,7 +14,7 @@ import numpy as np
 from stepscope.web.access_policy import ADMIN
 from stepscope.web.handlers import JSON
 from stepscope.web.router import ROUTES
-from stepscope.web.server import Options, Server
+from stepscope.web.server import Server, ServerOptions
 from tests.exporters.recorded import leave_tail, make_run, points_of, seal_points, tell
 from tests.integration.processes import until
 
@@ -147,6 +147,6 @@ def listed(server):
 
 def started(root, **options):
     """Return a server that runs in a thread, on a free port."""
-    server = Server(Options(root, port=0, **options))
+    server = Server(ServerOptions(root, port=0, **options))
     server.start()
     return server

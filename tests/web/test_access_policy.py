@@ -15,7 +15,7 @@ import stepscope.web
 from stepscope.core.errors import StepscopeError
 from stepscope.web.access_policy import ADMIN, READ, AccessPolicy, host_name
 from stepscope.web.listening import token_for
-from stepscope.web.server import Options, Server
+from stepscope.web.server import Server, ServerOptions
 from tests.web.served import DATA, GETS, RUN, Client, listed, ready, started
 
 HOSTS = (
@@ -75,14 +75,14 @@ def listeners(server):
 def test_only_this_machine_is_listened_to(root):
     """Unless told otherwise every listener is on loopback: of the server, of localhost in both protocols."""
     for host, expected in (("127.0.0.1", {"127.0.0.1"}), ("localhost", {"127.0.0.1", "::1"})):
-        server = Server(Options(root, host, 0))
+        server = Server(ServerOptions(root, host, 0))
         try:
             assert set(listeners(server)) <= expected
             assert listeners(server)
             assert len({one.getsockname()[1] for one in server._sockets}) == 1
         finally:
             server.stop()
-    assert Options(root).host == "127.0.0.1"
+    assert ServerOptions(root).host == "127.0.0.1"
 
 
 @pytest.mark.promise("S1-050")
@@ -91,7 +91,7 @@ def test_another_address_needs_a_token_of_our_own(root, tmp_path, host):
     """Beyond loopback there is a token of 128 bits or more in a file for its owner, and a warning about absent TLS."""
     path = tmp_path / "token"
     try:
-        server = Server(Options(root, host, 0, token_file=path))
+        server = Server(ServerOptions(root, host, 0, token_file=path))
     except StepscopeError as error:  # a machine whose own name, or IPv6, leads nowhere
         pytest.skip(str(error))
     try:
@@ -113,7 +113,7 @@ def test_without_a_place_for_the_token_it_does_not_start(tmp_path, monkeypatch):
             token_for("0.0.0.0", path)
     monkeypatch.setenv("STEPSCOPE_RUNTIME_DIR", str(tmp_path / "file"))
     with pytest.raises(StepscopeError, match=r"cannot serve on 127\.0\.0\.1: its token cannot be stored"):
-        Server(Options(tmp_path, port=0))
+        Server(ServerOptions(tmp_path, port=0))
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -12,7 +12,7 @@ from stepscope.store.drain import Drain, OwnRows
 from stepscope.store.sealed import reading_connection
 from stepscope.store.states import NodeState, RankState
 from stepscope.web import live
-from stepscope.web.live import CursorExpiredError, LiveRun, LiveRuns, few
+from stepscope.web.live import CursorExpiredError, FollowedRun, FollowedRuns, few
 from tests.exporters.recorded import CREATED, PAIR, WRITER, make_run, points_of, tell
 from tests.web.messages import messages, rows
 from tests.web.served import Client, ready, started
@@ -51,7 +51,7 @@ def training(tmp_path):
 def channel(training, monkeypatch):
     monkeypatch.setattr(live, "PACE", 0.0)
     training.log(3)
-    found = LiveRun(training.folder.path, reading_connection())
+    found = FollowedRun(training.folder.path, reading_connection())
     yield found
     found.close()
 
@@ -142,8 +142,8 @@ def test_many_clients_cost_one_look(tmp_path, monkeypatch):
     training = Training(tmp_path)
     training.log(3)
     looks = []
-    original = LiveRun._add
-    monkeypatch.setattr(LiveRun, "_add", lambda self, *words: looks.append(1) or original(self, *words))
+    original = FollowedRun._add
+    monkeypatch.setattr(FollowedRun, "_add", lambda self, *words: looks.append(1) or original(self, *words))
     server = started(tmp_path)
     try:
         ready(server)
@@ -173,7 +173,7 @@ def test_many_clients_cost_one_look(tmp_path, monkeypatch):
 def test_idle_runs_are_no_longer_followed(training, tmp_path, monkeypatch):
     """A run that nobody asks for is let go, and so are the oldest beyond the limit."""
     monkeypatch.setattr(live, "MAX_LIVE_RUNS", 2)
-    channels, connection = LiveRuns(), reading_connection()
+    channels, connection = FollowedRuns(), reading_connection()
     for name in ("a", "b", "c"):
         channels.open(name, make_run(tmp_path, name).path, connection)
     assert channels.get("a") is None

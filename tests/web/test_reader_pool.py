@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from stepscope.web import handlers
-from stepscope.web.reader_pool import BusyError, ReaderPool
+from stepscope.web.reader_pool import ReaderPool, TooBusyError
 from tests.web.served import RUN, Client, ready, started
 
 
@@ -48,7 +48,7 @@ def test_a_full_queue_refuses(readers):
         waiting = [asyncio.ensure_future(readers.read(number, lambda _: go.wait(60))) for number in range(2)]
         while readers.in_progress < 2:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
-        with pytest.raises(BusyError):
+        with pytest.raises(TooBusyError):
             await readers.read("more", lambda _: None)
         go.set()
         return await asyncio.gather(*waiting)

@@ -18,7 +18,7 @@ from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.session import page
 from stepscope.web import training_server
 from stepscope.web.listening import owner_of
-from stepscope.web.server import Options, Server, configured
+from stepscope.web.server import Server, ServerOptions, configured
 from stepscope.web.static_files import StaticFiles
 from tests.integration.processes import until
 from tests.web.served import GETS, RUN, Client, ready, started
@@ -188,7 +188,7 @@ def test_the_server_of_a_training_ends_when_nobody_needs_it(root, tmp_path):
     lock = tmp_path / "lock"
     descriptor = training_server.locked(lock)
     assert descriptor is not None
-    server = Server(Options(root, port=0))
+    server = Server(ServerOptions(root, port=0))
     ended = threading.Event()
     runner = threading.Thread(target=lambda: (server.run(), ended.set()))
     server._uvicorn.handles_signals = False

@@ -11,7 +11,7 @@ from stepscope.web import handlers, reader_pool
 from stepscope.web import run_list as run_lists
 from stepscope.web.disk_tasks import DiskTasks
 from stepscope.web.reader_pool import DiskStalledError, ReaderPool
-from stepscope.web.run_list import RunList
+from stepscope.web.run_list import ListedRuns
 from tests.web.served import OTHER, RUN, Client, make_run, ready, started, until
 
 SLOW = "20261116-100000-slow"
@@ -79,7 +79,7 @@ def test_a_run_on_a_slow_disk_is_listed_and_stalls_no_other(tmp_path, monkeypatc
         make_run(tmp_path, name)
     slow = hanging(disk, run_lists.is_run, lambda path: path.name == SLOW)
     monkeypatch.setattr(run_lists, "is_run", slow)
-    found = RunList(tmp_path)
+    found = ListedRuns(tmp_path)
 
     def states():
         found.scan()
@@ -100,7 +100,7 @@ def test_a_project_that_hangs_keeps_its_known_runs(tmp_path, monkeypatch, disk):
     """When the mount of a whole project stops answering, its runs stay listed, and new ones elsewhere are found."""
     make_run(tmp_path, "known", project="mount")
     make_run(tmp_path, "first", project="here")
-    found = RunList(tmp_path)
+    found = ListedRuns(tmp_path)
     until(lambda: found.scan() or len(listed(found)) == 2, "both runs")
     monkeypatch.setattr(run_lists, "_folders", hanging(disk, run_lists._folders, lambda path: path.name == "mount"))
     make_run(tmp_path, "second", project="here")
@@ -114,7 +114,7 @@ def test_a_card_that_hangs_lets_the_others_be_read(tmp_path, monkeypatch, disk):
     for name in (SLOW, "20261116-090000-fast"):
         make_run(tmp_path, name)
     card = hanging(disk, lambda _path: {"problems": 0}, lambda path: path.name == SLOW)
-    found = RunList(tmp_path, card)
+    found = ListedRuns(tmp_path, card)
     found.start()
     try:
 

@@ -16,7 +16,7 @@ import pytest
 from stepscope.core.access import is_loopback, kept_token, new_token, token_path, write_private
 from stepscope.session import page
 from stepscope.web.access_policy import ADMIN, READ, AccessPolicy
-from stepscope.web.server import Options, Server
+from stepscope.web.server import Server, ServerOptions
 from tests.integration.processes import until
 from tests.web.served import DATA, RUN, Client, ready, started
 
@@ -100,7 +100,7 @@ def test_each_start_on_loopback_has_a_token_of_its_own(tmp_path):
     """What a squatter on a port learns after the server's end opens no later server; the token's file ends with it."""
     tokens = []
     for _ in range(2):
-        server = Server(Options(tmp_path, port=0))
+        server = Server(ServerOptions(tmp_path, port=0))
         path = token_path(server.port)
         tokens.append(server.policy.token)
         assert path.read_text().strip() == server.policy.token
@@ -113,7 +113,7 @@ def test_each_start_on_loopback_has_a_token_of_its_own(tmp_path):
 
 def test_a_server_leaves_the_token_of_its_successor(tmp_path):
     """The end of a server removes its own token only, not that of the next one on the same port."""
-    server = Server(Options(tmp_path, port=0))
+    server = Server(ServerOptions(tmp_path, port=0))
     write_private(token_path(server.port), "of the next one\n")
     server.stop()
     assert token_path(server.port).read_text() == "of the next one\n"
@@ -133,7 +133,7 @@ def test_a_cookie_is_of_one_start_and_one_port():
 
 def test_a_browser_is_started_without_the_token(tmp_path):
     """--open hands the browser a private file that leads to the address: everybody can read a command line."""
-    server = Server(Options(tmp_path, port=0))
+    server = Server(ServerOptions(tmp_path, port=0))
     try:
         path = server.doorway()
         assert server.policy.token not in path.as_uri()
@@ -147,7 +147,7 @@ def test_a_browser_is_started_without_the_token(tmp_path):
 def test_the_address_to_look_is_told_where_it_is_wanted(tmp_path):
     """On loopback the address for others is printed with --token only; it holds another token than the owner's."""
     for wanted in (False, True):
-        server = Server(Options(tmp_path, port=0, others=wanted))
+        server = Server(ServerOptions(tmp_path, port=0, others=wanted))
         told = "\n".join(server.notices())
         server.stop()
         assert f"?token={server.policy.token_for(ADMIN)}" in told

@@ -8,13 +8,13 @@ export interface Accepted {
 
 /** An alert: pending, firing, acknowledged, silenced or resolved. */
 export interface Alert {
-  alert: string;
   rule: string;
-  state: string;
   severity: string;
+  state: string;
+  text: string;
+  alert: string;
   since: number;
   until: number | null;
-  text: string;
   remedy: string;
   labels: Record<string, unknown>;
   evidence: Record<string, unknown>;
@@ -81,15 +81,15 @@ export interface Change {
 
 /** One run of a comparison. */
 export interface ComparedRun {
+  state: string;
+  cause: string;
+  step: number | null;
+  duration: number | null;
   key: string;
   id: string;
   name: string;
   project: string;
-  state: string;
-  cause: string;
   created: number;
-  step: number | null;
-  duration: number | null;
 }
 
 /** The value of a quantity in one run. */
@@ -527,28 +527,28 @@ export interface Recipe {
 
 /** One run of the list. */
 export interface Row {
+  state: string;
+  cause: string;
+  step: number | null;
+  duration: number | null;
   key: string;
   id: string;
   name: string;
   project: string;
-  state: string;
-  cause: string;
   created: number;
-  duration: number | null;
-  step: number | null;
   heard: number | null;
   attempts: number;
   card: Card | null;
 }
 
-/** An event. */
+/** An event with its data. */
 export interface RunEvent {
   time: number;
+  step: number | null;
   kind: string;
+  text: string;
   rank: number | null;
   attempt: number | null;
-  step: number | null;
-  text: string;
   data: Record<string, unknown>;
 }
 
@@ -592,13 +592,13 @@ export interface SlowStep {
   text: string;
 }
 
-/** The current state of a run. */
+/** The current state of a live run. */
 export interface Status {
   state: string;
   cause: string;
   step: number | null;
-  heard: number | null;
   duration: number | null;
+  heard: number | null;
   now: number;
   epoch: number | null;
   rate: number | null;

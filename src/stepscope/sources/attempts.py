@@ -117,11 +117,7 @@ def _by_rank(rows: Points) -> dict[tuple[int, int], _Steps]:
 def at_keys(wanted: Integers, keys: Integers, values: Floats, absent: float = math.nan) -> Floats:
     """Return the value of each wanted key, from keys and their values; `absent` where there is none.
 
-    Args:
-        wanted: ascending keys.
-        keys: in any order; the last value of a repeated key wins.
-        values: as many as keys.
-        absent: what stands for a key without a value.
+    Wanted keys are ascending; keys are in any order, and the last value of a repeated key wins.
     """
     found = np.full(len(wanted), absent)
     index = np.searchsorted(wanted, keys)

@@ -70,12 +70,10 @@ class AccessPolicy:
         return None
 
     def foreign(self, headers: Headers, *, changes: bool, navigation: bool) -> Refusal | None:
-        """Refuse a request that a page of another origin sent.
+        """Refuse a request that a page of another origin sent; its host was checked before.
 
-        Args:
-            headers: headers of the request; its host was checked before.
-            changes: whether the request changes something; then a browser must send its origin.
-            navigation: whether it loads the page itself, which holds no data, so links from other sites may lead to it.
+        A browser must send its origin with a request that `changes` something. A `navigation` loads the page itself,
+        which holds no data, so links from other sites may lead to it.
         """
         refusal = Refusal(
             403, "cannot answer this request: it comes from another site; open the page of this server instead"

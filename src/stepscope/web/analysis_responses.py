@@ -6,21 +6,7 @@ from typing import Any
 
 from msgspec import field
 
-from stepscope.web.responses import Happening, PhaseShare, Response
-
-
-class ComparedRun(Response):
-    """One run of a comparison."""
-
-    key: str
-    id: str
-    name: str
-    project: str
-    state: str
-    cause: str
-    created: float
-    step: int | None
-    duration: float | None
+from stepscope.web.responses import ComparedRun, Happening, LastAlert, PhaseShare, Response
 
 
 class Setting(Response):
@@ -79,16 +65,12 @@ class Transition(Response):
     text: str
 
 
-class Alert(Response):
+class Alert(LastAlert):
     """An alert: pending, firing, acknowledged, silenced or resolved."""
 
     alert: str
-    rule: str
-    state: str
-    severity: str
     since: float
     until: float | None
-    text: str
     remedy: str
     labels: dict[str, Any]
     evidence: dict[str, Any]

@@ -80,8 +80,7 @@ class MonitoringDashboard:
     def run(self, host: str = "localhost", port: int = 8050) -> None:
         """Serve the page until interrupted.
 
-        Raises:
-            StepscopeError: the port is in use; the message names the process.
+        Raises StepscopeError if the port is in use; the message names the process.
         """
         if not 0 <= port <= 65535:
             raise UsageError(f"serve on {port}", "ports are 0 to 65535", "take port=8050")

@@ -39,27 +39,25 @@ class DiskTasks:
     def run(self, tasks: Iterable[Task]) -> set[str]:
         """Run all tasks whose keys are not stalled already; return the keys of the tasks that did not finish.
 
-        Raises:
-            Exception: what a task raised, unless it was abandoned.
+        What a task raises is raised here, unless the task was abandoned.
         """
-        stalled = self.stalled
-        tasks = list(tasks)
+        stalled, tasks = self.stalled, list(tasks)
         late = {key for key, _ in tasks if key in stalled}
         queue = deque((key, task) for key, task in tasks if key not in late)
         while queue and len(self.stalled) < self._max_stalled:
-            worker = _Worker(queue, self._lock, self._stalled)
-            worker.start()
-            abandoned = worker.wait(self._patience)
+            thread = _TaskThread(queue, self._lock, self._stalled)
+            thread.start()
+            abandoned = thread.wait(self._patience)
             if abandoned is None:
-                if worker.error is not None:
-                    raise worker.error
+                if thread.error is not None:
+                    raise thread.error
                 break
             late.add(abandoned)
         return late | {key for key, _ in queue}
 
 
-class _Worker(threading.Thread):
-    """Takes tasks from a queue until it is empty, or until the worker is abandoned."""
+class _TaskThread(threading.Thread):
+    """Takes tasks from a queue until it is empty, or until the thread is abandoned."""
 
     def __init__(self, queue: deque[Task], lock: threading.Lock, stalled: set[str]) -> None:
         super().__init__(name="stepscope-disk-task", daemon=True)

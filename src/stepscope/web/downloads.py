@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import tempfile
 import threading
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from starlette.responses import StreamingResponse
 
 from stepscope.core.errors import UsageError
-from stepscope.web.failures import BusyError, NotFoundError
+from stepscope.web.failures import NotFoundError, TooBusyError
 from stepscope.web.responses import encoded
 
 if TYPE_CHECKING:
@@ -40,12 +41,12 @@ KINDS = {
 _FREE = threading.BoundedSemaphore(AT_ONCE)
 
 
-class _Slot:
+class _DownloadSlot:
     """Permission for one download, from its request until its thread ends."""
 
     def __init__(self) -> None:
         if not _FREE.acquire(blocking=False):
-            raise BusyError
+            raise TooBusyError
         self._released = threading.Lock()
         self.is_used = False
         """Whether a thread writes; then the thread releases the slot."""
@@ -59,7 +60,7 @@ class _Slot:
 class Download(StreamingResponse):
     """The response with a download; it frees its slot at the end, even if the client left before the first byte."""
 
-    def __init__(self, name: str, kind: str, slot: _Slot, write: Callable[[BinaryIO], None]) -> None:
+    def __init__(self, name: str, kind: str, slot: _DownloadSlot, write: Callable[[BinaryIO], None]) -> None:
         """Respond with the bytes that `write` writes, as a file called `name`."""
         self._slot, self._content = slot, _chunks(write, slot)
         super().__init__(
@@ -77,15 +78,9 @@ class Download(StreamingResponse):
 
 
 async def download(site: Site, parameters: ExportParameters) -> Download:
-    """Return the response with a download.
-
-    Raises:
-        BusyError: too many downloads are running.
-        NotFoundError: there is no such run or metric.
-        StepscopeError: the run cannot be read.
-    """
+    """Return the response with a download. Raises TooBusyError, NotFoundError or StepscopeError."""
     path = site.folder(parameters.run)
-    slot = _Slot()
+    slot = _DownloadSlot()
     try:
         past, metrics = await asyncio.get_running_loop().run_in_executor(None, _select, path, parameters.name)
     except BaseException:
@@ -108,34 +103,28 @@ def _select(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[Met
 
 
 def _writer(past: Past, metrics: Sequence[Metric], form: str) -> Callable[[BinaryIO], None]:
-    """Return a function that writes the whole download to a stream."""
-    from stepscope.exporters.formats import FORMATS
-
-    if form == "html":
-        return lambda stream: _write_report(past, stream)
-    if form == "json":
-        return lambda stream: _write_json(past, metrics, stream)
-    known = FORMATS[form]
+    """Return a function that writes the download to a stream."""
 
     def write(stream: BinaryIO) -> None:
-        if known.write is not None:
+        from stepscope.exporters.formats import FORMATS
+        from stepscope.reports.report_file import html_of
+        from stepscope.views.report import report
+
+        known = FORMATS.get(form)
+        if form == "html":
+            stream.write(html_of([past], report(past)).encode("utf-8", "replace"))
+        elif form == "json":
+            _write_json(past, metrics, stream)
+        elif known is not None and known.write is not None:
             known.write(past, metrics, stream)
-        elif known.write_file is not None:
+        elif known is not None and known.write_file is not None:
             with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
                 target = Path(folder) / "export"
                 known.write_file(past, metrics, target)
                 with target.open("rb") as file:
-                    while data := file.read(CHUNK):
-                        stream.write(data)
+                    shutil.copyfileobj(file, stream, CHUNK)
 
     return write
-
-
-def _write_report(past: Past, stream: BinaryIO) -> None:
-    from stepscope.reports.report_file import html_of
-    from stepscope.views.report import report
-
-    stream.write(html_of([past], report(past)).encode("utf-8", "replace"))
 
 
 def _write_json(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
@@ -153,12 +142,11 @@ def _write_json(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None
             "rank": series.rank.tolist(),
             "attempt": series.attempt.tolist(),
         }
-        text = (b"," if number else b"") + encoded(metric.written) + b":" + encoded(columns)
-        stream.write(text)
+        stream.write((b"," if number else b"") + encoded(metric.written) + b":" + encoded(columns))
     stream.write(b"}}\n")
 
 
-async def _chunks(write: Callable[[BinaryIO], None], slot: _Slot) -> AsyncGenerator[bytes, None]:
+async def _chunks(write: Callable[[BinaryIO], None], slot: _DownloadSlot) -> AsyncGenerator[bytes, None]:
     """Yield what a thread writes; when the client leaves, the next write fails and the thread ends."""
     reading, writing = os.pipe()
     failed: list[BaseException] = []

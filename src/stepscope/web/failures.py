@@ -29,7 +29,7 @@ class DiskStalledError(Exception):
     """The disk of this run does not respond."""
 
 
-class BusyError(Exception):
+class TooBusyError(Exception):
     """Too many reads are waiting."""
 
 
@@ -54,7 +54,7 @@ def failure_of(error: Exception) -> Response | None:
         (NotFoundError, 404, f"cannot find this: {error}", None),
         (CursorExpiredError, 409, "cannot continue from this cursor: it is too old; start over", None),
         (DiskStalledError, 503, "cannot read this run: its disk does not respond; check where it is mounted", 5),
-        (BusyError, 503, "cannot respond now: too many requests are waiting; try again", 1),
+        (TooBusyError, 503, "cannot respond now: too many requests are waiting; try again", 1),
         (asyncio.TimeoutError, 503, _SLOW, 5),
         (TimeoutError, 503, _SLOW, 5),
         (OSError, 503, f"cannot read this run: {getattr(error, 'strerror', '')}; check its folder", 5),

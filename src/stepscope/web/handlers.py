@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import Response
 
-from stepscope.web.failures import BusyError, InvalidRequestError, NotFoundError, failure
+from stepscope.web.failures import InvalidRequestError, NotFoundError, TooBusyError, failure
 from stepscope.web.parameters import AlertAction, checked
 from stepscope.web.responses import CURVES_TYPE, encoded
 
@@ -266,7 +266,7 @@ async def _while_connected(request: Request, work: Awaitable[Any]) -> bytes:
         done, _ = await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
         if task not in done:
             task.cancel()
-            raise BusyError  # nobody receives it
+            raise TooBusyError  # nobody receives it
         return bytes(task.result())
     finally:
         left.cancel()

@@ -17,8 +17,7 @@ BACKLOG = 512
 def listen(host: str, port: int) -> list[socket.socket]:
     """Return sockets that listen on a port: for localhost both IPv4 and IPv6.
 
-    Raises:
-        StepscopeError: the port is in use, or this machine does not have the address.
+    Raises StepscopeError if the port is in use, or this machine does not have the address.
     """
     addresses = ["127.0.0.1", "::1"] if host == "localhost" else [host]
     sockets: list[socket.socket] = []
@@ -95,8 +94,7 @@ def _open_files(folder: Path) -> set[str]:
 def token_for(host: str, path: Path | None = None) -> str:
     """Return the token that a server on this address requires; it is stored in `path` if that is given.
 
-    Raises:
-        StepscopeError: the token can be neither read nor created.
+    Raises StepscopeError if the token can be neither read nor created.
     """
     try:
         return token_to_ask_for(host) if path is None else kept_token(path)

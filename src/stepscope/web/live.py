@@ -50,15 +50,11 @@ WINDOW = 30.0
 """Seconds of steps that the remaining time is estimated from."""
 
 
-class LiveRun:
-    """One run that is followed."""
+class FollowedRun:
+    """One run that pages follow while it is recorded."""
 
     def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection) -> None:
-        """Begin with the rows so far.
-
-        Raises:
-            StepscopeError: the run cannot be read.
-        """
+        """Begin with the rows so far. Raises StepscopeError if the run cannot be read."""
         self._folder = RunFolder(path)
         self._lock = threading.Lock()
         self._follower = Follower(self._folder)
@@ -95,11 +91,7 @@ class LiveRun:
             return {"cursor": self.cursor, "curves": curves, "status": self._status()}
 
     def since(self, cursor: str) -> bytes | None:
-        """Return the frames after a cursor; None if nothing is new.
-
-        Raises:
-            CursorExpiredError: the frames after the cursor are gone.
-        """
+        """Return the frames after a cursor; None if nothing is new. Raises CursorExpiredError if they are gone."""
         self.polled_at = time.monotonic()
         generation, _, number = cursor.partition("-")
         with self._lock:
@@ -195,24 +187,24 @@ def few(points: Points) -> Blocks:
     return thinned(build(points, 1), ROWS)
 
 
-class LiveRuns:
+class FollowedRuns:
     """The runs that pages follow."""
 
     def __init__(self) -> None:
         """Follow no run."""
         self._lock = threading.Lock()
-        self._open: dict[str, LiveRun] = {}
+        self._open: dict[str, FollowedRun] = {}
 
-    def get(self, key: str) -> LiveRun | None:
+    def get(self, key: str) -> FollowedRun | None:
         """Return a run that is followed already; None otherwise."""
         return self._open.get(key)
 
-    def open(self, key: str, path: Path, connection: duckdb.DuckDBPyConnection) -> LiveRun:
+    def open(self, key: str, path: Path, connection: duckdb.DuckDBPyConnection) -> FollowedRun:
         """Return a run, and follow it from now on."""
         with self._lock:
             self._drop_idle()
             if key not in self._open:
-                self._open[key] = LiveRun(path, connection)
+                self._open[key] = FollowedRun(path, connection)
             return self._open[key]
 
     def close(self) -> None:

@@ -29,10 +29,7 @@ EARNED_SECONDS = 3.0
 def uvicorn_config(app: Any, keep_alive: int = 5, grace: int = 1) -> uvicorn.Config:
     """Return the configuration of a server with these limits, and without logs and WebSockets.
 
-    Args:
-        app: the ASGI application.
-        keep_alive: seconds that a connection may wait for its next request.
-        grace: seconds that running responses get when the server ends.
+    A connection may wait `keep_alive` seconds for its next request; running responses get `grace` seconds at the end.
     """
     return uvicorn.Config(
         app,

@@ -14,7 +14,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from stepscope.web.failures import BusyError, DiskStalledError
+from stepscope.web.failures import DiskStalledError, TooBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -103,22 +103,16 @@ class ReaderPool:
     async def read(self, key: Hashable, work: Work, run: str = "") -> Any:
         """Return what `work` returns in one of the threads; concurrent reads with the same key share one result.
 
-        A read that no caller waits for any more is interrupted.
+        A read that no caller waits for any more is interrupted. Reads of one run never take all threads.
 
-        Args:
-            key: identifies the read.
-            work: is called with the connection of its thread.
-            run: the run that is read; reads of one run never take all threads.
-
-        Raises:
-            BusyError: too many reads are waiting.
-            DiskStalledError: an earlier read of this run still waits for its disk.
+        Raises TooBusyError if too many reads are waiting, DiskStalledError if an earlier read of this run still waits
+        for its disk.
         """
         future = self._shared.get(key)
         if future is None:
             if self.stalled[run] or self.in_progress >= self._max_waiting:
                 self.refused += 1
-                raise DiskStalledError if self.stalled[run] else BusyError
+                raise DiskStalledError if self.stalled[run] else TooBusyError
             future = asyncio.ensure_future(self._run(key, work, run))
             self._shared[key] = future
             future.add_done_callback(lambda _: self._shared.pop(key, None))
@@ -147,7 +141,7 @@ class ReaderPool:
 
         run_slots = self._run_slots.setdefault(run, asyncio.Semaphore(self._threads_per_run))
         try:
-            async with _Slot(run_slots) as run_slot, _Slot(self._free) as slot:
+            async with _ThreadSlot(run_slots) as run_slot, _ThreadSlot(self._free) as slot:
                 try:
                     return await asyncio.get_running_loop().run_in_executor(self._pool, call)
                 except asyncio.CancelledError:
@@ -185,13 +179,13 @@ class ReaderPool:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _Slot:
+class _ThreadSlot:
     """A slot for one thread: released at the end of the block, or by the code that it is handed over to."""
 
     def __init__(self, free: asyncio.Semaphore) -> None:
         self._free, self._owned = free, True
 
-    async def __aenter__(self) -> _Slot:  # noqa: PYI034 - typing.Self needs Python 3.11
+    async def __aenter__(self) -> _ThreadSlot:  # noqa: PYI034 - typing.Self needs Python 3.11
         await self._free.acquire()
         return self
 

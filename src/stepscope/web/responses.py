@@ -45,10 +45,9 @@ class Health(Response):
     ok: bool
 
 
-class Accepted(Response):
+class Accepted(Health):
     """A request was accepted."""
 
-    ok: bool
     text: str
 
 
@@ -127,18 +126,28 @@ class Card(Response):
     problems: int
 
 
-class Row(Response):
-    """One run of the list."""
+class RunState(Response):
+    """The state of a run."""
+
+    state: str
+    cause: str
+    step: int | None
+    duration: float | None
+
+
+class ComparedRun(RunState):
+    """One run of a comparison."""
 
     key: str
     id: str
     name: str
     project: str
-    state: str
-    cause: str
     created: float
-    duration: float | None
-    step: int | None
+
+
+class Row(ComparedRun):
+    """One run of the list."""
+
     heard: float | None
     """Time of the last sign of life."""
     attempts: int
@@ -158,14 +167,10 @@ class RunList(Response):
     """Keys of removed runs."""
 
 
-class Status(Response):
-    """The current state of a run."""
+class Status(RunState):
+    """The current state of a live run."""
 
-    state: str
-    cause: str
-    step: int | None
     heard: float | None
-    duration: float | None
     now: float
     epoch: float | None
     rate: float | None
@@ -360,15 +365,10 @@ class Hello(Response):
     status: Status
 
 
-class RunEvent(Response):
-    """An event."""
+class RunEvent(RankHappening):
+    """An event with its data."""
 
-    time: float
-    kind: str
-    rank: int | None
     attempt: int | None
-    step: int | None
-    text: str
     data: dict[str, Any]
 
 

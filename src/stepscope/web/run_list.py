@@ -44,7 +44,7 @@ MAX_RUNS = 20_000
 
 
 @dataclass
-class _Entry:
+class _ListedRun:
     """A run in the list; times are monotonic seconds."""
 
     path: Path
@@ -55,22 +55,17 @@ class _Entry:
     card_read: float = -CARD
 
 
-class RunList:
+class ListedRuns:
     """Every run below a root, with the version at which its row last changed."""
 
     def __init__(self, root: Path, read_card: Callable[[Path], dict[str, Any] | None] | None = None) -> None:
-        """Begin empty; `start` starts the threads.
-
-        Args:
-            root: folder of the projects.
-            read_card: returns the part of a row that must be computed from the points; runs in a thread.
-        """
+        """Begin empty; `start` starts the threads. `read_card` computes the part of a row that needs points."""
         self.root = root
         self.version = 0
         self.complete = False
         self._read_card = read_card
         self._lock = threading.Lock()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _ListedRun] = {}
         self._removed: deque[tuple[int, str]] = deque(maxlen=1000)
         self._tasks = DiskTasks()
         self._cards_due: set[str] = set()
@@ -112,7 +107,9 @@ class RunList:
 
     def rows(self, since: int | None = None) -> dict[str, Any]:
         """Return the list, newest first; with `since`, the rows that changed after that version."""
-        self._note_request()
+        if time.monotonic() - self._requested > IDLE:
+            self._resume.set()  # scanning paused because no request came
+        self._requested = time.monotonic()
         with self._lock:
             rows = [entry.row for entry in self._entries.values() if since is None or entry.version > since]
             gone = [] if since is None else [key for version, key in self._removed if version > since]
@@ -143,7 +140,11 @@ class RunList:
         if self._stop.is_set():
             return
         for key in late & self._tasks.stalled:
-            self._add_unread(key, paths[key])
+            with self._lock:  # its disk does not respond: list it, unless its row is known
+                if key not in self._entries:
+                    self.version += 1
+                    row = {**unread(paths[key]), "card": None}
+                    self._entries[key] = _ListedRun(paths[key], row, self.version)
         self.complete = True
 
     def _candidates(self) -> dict[str, Path]:
@@ -159,13 +160,6 @@ class RunList:
             known = {key: entry.path for key, entry in self._entries.items()}
         stalled = {key: path for key, path in known.items() if {str(path), str(path.parent)} & late}
         return {**stalled, **candidates.copy()}
-
-    def _add_unread(self, key: str, path: Path) -> None:
-        """List a run whose disk does not respond, unless its row is known."""
-        with self._lock:
-            if key not in self._entries:
-                self.version += 1
-                self._entries[key] = _Entry(path, {**unread(path), "card": None}, self.version)
 
     def _update(self, key: str, path: Path) -> None:
         """Read the row of a run again if its small files changed."""
@@ -183,7 +177,7 @@ class RunList:
             return
         row = read_row(path)
         with self._lock:
-            entry = self._entries.setdefault(key, _Entry(path, {"card": None}, 0))
+            entry = self._entries.setdefault(key, _ListedRun(path, {"card": None}, 0))
             entry.path, entry.stamp, entry.row_read = path, stamp, now
             row["card"] = entry.row["card"]
             if row == entry.row:
@@ -194,7 +188,7 @@ class RunList:
                 self._cards_due.add(key)
                 self._card_due.set()
 
-    def _replace(self, entry: _Entry, row: dict[str, Any]) -> None:
+    def _replace(self, entry: _ListedRun, row: dict[str, Any]) -> None:
         self.version += 1
         entry.row, entry.version = row, self.version
 
@@ -203,12 +197,6 @@ class RunList:
         del self._entries[key]
         self._cards_due.discard(key)
         self._removed.append((self.version, key))
-
-    def _note_request(self) -> None:
-        """Resume scanning if it paused because no request came."""
-        if time.monotonic() - self._requested > IDLE:
-            self._resume.set()
-        self._requested = time.monotonic()
 
     def _scan_forever(self) -> None:
         while not self._stop.is_set():

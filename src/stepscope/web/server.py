@@ -41,7 +41,7 @@ DOORWAY = """<!doctype html><meta charset="utf-8"><meta name="referrer" content=
 
 
 @dataclass
-class Options:
+class ServerOptions:
     """The folder to serve, and where to serve it."""
 
     root: Path
@@ -62,19 +62,15 @@ class Options:
 
 def configured(
     root: str | None = None, host: str | None = None, port: int | None = None, *, others: bool = False
-) -> Options:
-    """Return the options from the arguments, and from the configuration where an argument is None.
-
-    Raises:
-        UsageError: the port is invalid.
-    """
+) -> ServerOptions:
+    """Return the options, from the configuration where an argument is None. Raises UsageError for an invalid port."""
     config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
     chosen = int(config.get("web.port")) if port is None else port
     if not 0 <= chosen <= 65535:
         raise UsageError(f"serve on {chosen}", "ports are 0 to 65535", "use --port 8080")
     address = str(config.get("web.host")) if host is None else host
     refresh, first = float(config.get("web.refresh_interval")), tuple(config.get("web.metrics"))
-    return Options(runs_root(root), address, chosen, others=others, refresh=refresh, first=first)
+    return ServerOptions(runs_root(root), address, chosen, others=others, refresh=refresh, first=first)
 
 
 def return_memory_early() -> bool:
@@ -93,12 +89,8 @@ def return_memory_early() -> bool:
 class Server:
     """A server that listens; its port is bound as long as this object exists."""
 
-    def __init__(self, options: Options) -> None:
-        """Bind the port.
-
-        Raises:
-            StepscopeError: the port or the address is unavailable, or the token cannot be stored.
-        """
+    def __init__(self, options: ServerOptions) -> None:
+        """Bind the port. Raises StepscopeError if it is unavailable, or if the token cannot be stored."""
         self.options = options
         token = token_for(options.host, options.token_file)
         self._sockets: list[socket.socket] = listen(options.host, options.port)
@@ -109,7 +101,7 @@ class Server:
         app = RequestGuard(router.build(self.site, options.files), self.policy, self.site.traffic)
         self._uvicorn = _EmbeddedServer(uvicorn_config(app, IDLE, GRACE))
         self._thread: threading.Thread | None = None
-        self._write_private(token_path, f"{token}\n")
+        self._write_private(".token", f"{token}\n")
 
     @property
     def address(self) -> str:
@@ -127,13 +119,9 @@ class Server:
         """Write a private file that redirects to the address, and return its path.
 
         A browser is started with this file because other users can read its command line, and so the token in it.
-
-        Raises:
-            StepscopeError: the file cannot be written.
+        Raises StepscopeError if the file cannot be written.
         """
-        return self._write_private(
-            lambda port: token_path(port).with_suffix(".html"), DOORWAY.format(address=self.address)
-        )
+        return self._write_private(".html", DOORWAY.format(address=self.address))
 
     def notices(self) -> list[str]:
         """Return the lines to print at the start."""
@@ -159,11 +147,7 @@ class Server:
             self._remove_files()
 
     def start(self) -> None:
-        """Serve in a daemon thread.
-
-        Raises:
-            StepscopeError: the server did not start.
-        """
+        """Serve in a daemon thread. Raises StepscopeError if the server did not start."""
         self._uvicorn.handles_signals = False
         self._thread = threading.Thread(target=self.run, name="stepscope-serve", daemon=True)
         self._thread.start()
@@ -194,10 +178,10 @@ class Server:
         for bound in self._sockets:
             bound.close()
 
-    def _write_private(self, path_of: Callable[[int], Path], text: str) -> Path:
-        """Write a file that is removed when the server ends."""
+    def _write_private(self, ending: str, text: str) -> Path:
+        """Write a file for this port that is removed when the server ends."""
         try:
-            path = path_of(self.port)
+            path = token_path(self.port).with_suffix(ending)
             write_private(path, text)
         except OSError as error:
             self._close_sockets()

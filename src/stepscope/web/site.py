@@ -15,7 +15,7 @@ from stepscope.web import parameters
 from stepscope.web.failures import NotFoundError
 from stepscope.web.guard import Traffic
 from stepscope.web.reader_pool import ReaderPool
-from stepscope.web.run_list import THREAD_END_SECONDS, RunList
+from stepscope.web.run_list import THREAD_END_SECONDS, ListedRuns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from stepscope.store.block_cache import BlockCache
     from stepscope.store.reader import Past
-    from stepscope.web.live import LiveRuns
+    from stepscope.web.live import FollowedRuns
 
 SALVAGE = 15.0
 """Seconds between two searches for rows of dead processes, while runs are being read."""
@@ -42,18 +42,14 @@ class Site:
     ) -> None:
         """Serve the runs below `root`; `start` starts the threads.
 
-        Args:
-            root: folder of the projects.
-            heading: title of the page.
-            refresh: seconds between two live polls of a page.
-            first: metrics to show before others.
+        A page polls live runs every `refresh` seconds, and shows the metrics in `first` before others.
         """
         self.root, self.heading, self.refresh, self.first = root, heading, refresh, first
         self.readers = ReaderPool()
-        self.runs = RunList(root, self._card)
+        self.runs = ListedRuns(root, self._card)
         self.traffic = Traffic()
         self.started = time.monotonic()
-        self._live_runs: LiveRuns | None = None
+        self._live_runs: FollowedRuns | None = None
         self._cache: BlockCache | None = None
         self._lock = threading.Lock()
         self._card_readers = ReaderPool(threads=1)
@@ -77,13 +73,13 @@ class Site:
             self._live_runs.close()
 
     @property
-    def live_runs(self) -> LiveRuns:
+    def live_runs(self) -> FollowedRuns:
         """The runs that are followed; loads numpy and DuckDB."""
         with self._lock:
             if self._live_runs is None:
-                from stepscope.web.live import LiveRuns
+                from stepscope.web.live import FollowedRuns
 
-                self._live_runs = LiveRuns()
+                self._live_runs = FollowedRuns()
             return self._live_runs
 
     @property

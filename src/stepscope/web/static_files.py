@@ -28,7 +28,7 @@ documented in <a href="/openapi.json">/openapi.json</a>.</p>
 
 
 @dataclass(frozen=True)
-class File:
+class PageFile:
     """One file of the page."""
 
     data: bytes
@@ -45,15 +45,12 @@ class StaticFiles:
         """Serve the files of `folder`, which may be missing."""
         self._folder = folder
         self._stamp: object = None
-        self._files: dict[str, File] = {}
+        self._files: dict[str, PageFile] = {}
 
     def answer(self, path: str, accepted: str = "", known: str = "") -> Response:
         """Return the file at a path; the page itself for any path that is not a file.
 
-        Args:
-            path: path of the request.
-            accepted: its Accept-Encoding.
-            known: its If-None-Match.
+        `accepted` and `known` are the headers Accept-Encoding and If-None-Match of the request.
         """
         self._read()
         name = path if path in self._files else INDEX
@@ -87,10 +84,10 @@ def _plain_files(folder: Path) -> list[Path]:
     return [path for path in paths if not path.is_symlink() and path.stat().st_size <= MAX_BYTES]
 
 
-def _file(path: Path) -> File:
+def _file(path: Path) -> PageFile:
     data = path.read_bytes()
     packed = gzip.compress(data, 9, mtime=0) if len(data) > SMALL else None
     kind = TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     if packed is not None and len(packed) > 0.9 * len(data):
         packed = None
-    return File(data, packed, kind, f'"{len(data):x}-{path.stat().st_mtime_ns:x}"')
+    return PageFile(data, packed, kind, f'"{len(data):x}-{path.stat().st_mtime_ns:x}"')

@@ -22,7 +22,7 @@ POLL = 5.0
 
 def main(arguments: list[str]) -> int:
     """Serve a folder: its root, host, port, the lock file, seconds between updates, metrics shown first."""
-    from stepscope.web.server import Options, Server
+    from stepscope.web.server import Server, ServerOptions
 
     root, host, port, lock, refresh, metrics = (*arguments, "0.5", "")[:6]
     descriptor = locked(Path(lock))
@@ -30,8 +30,7 @@ def main(arguments: list[str]) -> int:
         return 0  # another process serves this folder
     first = tuple(name for name in metrics.split(",") if name)
     token = token_path(int(port))  # written by the process that started this one, which prints it
-    options = Options(Path(root), host, int(port), refresh=float(refresh), token_file=token, first=first)
-    server = Server(options)
+    server = Server(ServerOptions(Path(root), host, int(port), refresh=float(refresh), token_file=token, first=first))
     os.pwrite(descriptor, f"{server.address_for(None)}\n".encode(), 0)
     threading.Thread(target=end_when_idle, args=(server,), daemon=True).start()
     server.run()

@@ -111,10 +111,10 @@ def served(past: Past, port: int | None) -> Iterator[str | None]:
         StepscopeError: the requested port is taken.
     """
     from stepscope.session.page import free_port
-    from stepscope.web.server import Options, Server
+    from stepscope.web.server import Server, ServerOptions
 
     chosen = free_port("127.0.0.1", 8080) if port is None else port
-    server = Server(Options(past.path.parents[1], port=chosen))
+    server = Server(ServerOptions(past.path.parents[1], port=chosen))
     server.start()
     try:
         yield f"{server.address}#/run/{quote(f'{past.path.parent.name}/{past.path.name}', safe='')}"
