@@ -101,9 +101,7 @@ def analyse(
 
 
 def _gathered(files: list[str], options: TraceOptions, reading: Callable[[int], Any] | None) -> dict[str, Any]:
-    sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path in files]
-    with reading(sum(sizes)) if reading is not None else nullcontext(lambda _bytes, _file: None) as advance:
-        results = list(_results(files, sizes, options, advance))
+    results = _read_all(files, options, reading)
     analysed = [result for result in results if isinstance(result, Analysed)]
     failed = [result for result in results if isinstance(result, Unreadable)]
     facts: dict[str, Any] = {"ranks": [result.facts for result in analysed]}
@@ -126,6 +124,14 @@ def _gathered(files: list[str], options: TraceOptions, reading: Callable[[int], 
 def _with_findings(facts: dict[str, Any]) -> dict[str, Any]:
     """Return facts with their findings as plain values."""
     return {**facts, "findings": [finding.facts() for finding in facts.get("findings", [])]}
+
+
+def _read_all(
+    files: list[str], options: TraceOptions, reading: Callable[[int], Any] | None
+) -> list[Analysed | Unreadable]:
+    sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path in files]
+    with reading(sum(sizes)) if reading is not None else nullcontext(lambda _bytes, _file: None) as advance:
+        return list(_results(files, sizes, options, advance))
 
 
 def _results(

@@ -104,9 +104,7 @@ def charts(names: Iterable[str], last: dict[str, Buckets]) -> list[dict[str, Any
     used: set[str] = set()
     found = []
     for chart in CHARTS:
-        parts = [[name for name in known if name not in used and matches(one, name)] for one in chart.patterns]
-        covered = list(dict.fromkeys(chain(*parts)))
-        own = covered if chart.every else next((part for part in parts if part), [])
+        own, covered = _matched(chart, [name for name in known if name not in used])
         limits = [name for name in known if chart.limit and matches(chart.limit, name)]
         used.update(covered, limits)
         if chart.title == "Swap" and not any((last[name].highest() or 0) > 0 for name in own if name in last):
@@ -116,6 +114,13 @@ def charts(names: Iterable[str], last: dict[str, Buckets]) -> list[dict[str, Any
             found.append(_group(chart.group, chart.title, chart.unit, part, limits[0] if limits else None))
     rest = [name for name in known if name not in used]
     return found + [_group(name.partition("/")[0], name, "", [name], None) for name in rest]
+
+
+def _matched(chart: Chart, names: list[str]) -> tuple[list[str], list[str]]:
+    """Return the names that a chart draws, and all that it covers."""
+    parts = [[name for name in names if matches(pattern, name)] for pattern in chart.patterns]
+    covered = list(dict.fromkeys(chain(*parts)))
+    return (covered if chart.every else next((part for part in parts if part), [])), covered
 
 
 def _group(group: str, title: str, unit: str, names: list[str], limit: str | None) -> dict[str, Any]:
