@@ -7,10 +7,9 @@ from datetime import datetime, timezone
 import pytest
 
 from stepscope.alerts.delivery import lane as lanes
-from stepscope.alerts.delivery.channel import Channel
+from stepscope.alerts.delivery.channel import Channel, QuietHours
 from stepscope.alerts.delivery.lane import GIVE_UP, LONGEST_WAIT, PACE, ChannelLane
 from stepscope.alerts.delivery.outbox import DEAD, DONE, FAILED, TRY, Entry
-from stepscope.alerts.delivery.quiet_hours import QuietHours
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=timezone.utc).timestamp()
 NIGHT = datetime(2026, 3, 2, 23, 30, tzinfo=timezone.utc).timestamp()
@@ -38,7 +37,7 @@ def test_what_comes_within_a_second_is_one_message():
     assert lane.begin(NOON + PACE - 0.01) is None
     assert len(lane.begin(NOON + PACE).numbers) == 999
     lane.sent(NOON + PACE)
-    assert lane.idle()
+    assert lane.due(NOON + PACE) is None
 
 
 def test_a_failure_is_tried_again_later_and_later():
@@ -85,7 +84,7 @@ def test_a_message_is_given_up_after_a_day():
     assert lane.failed(NOON, "x").state == FAILED
     lane.begin(NOON + GIVE_UP + 1)
     assert lane.failed(NOON + GIVE_UP + 1, "x").state == DEAD
-    assert lane.idle()
+    assert lane.due(NOON + GIVE_UP + 1) is None
 
 
 def test_a_notifier_that_was_killed_is_followed_by_one_that_sends_the_same_message():
@@ -129,7 +128,7 @@ def test_resolve_messages_can_be_left_out():
     """Where the configuration says so, only what fires is told."""
     lane = ChannelLane(lane_of().channel, resolved=False)
     lane.add(entry(0, state="resolved"), NOON)
-    assert lane.idle()
+    assert lane.due(NOON) is None
 
 
 @pytest.mark.promise("S0-083")

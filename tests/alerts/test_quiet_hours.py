@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from stepscope.alerts.delivery.quiet_hours import QuietHours
+from stepscope.alerts.delivery.channel import QuietHours
 
 
 def at(hour, minute=0, zone="Europe/Berlin", day=2):

@@ -69,7 +69,7 @@ def alerts(stage, kind="alert"):
 
 def queued(stage):
     reading = LineReader(queue_path(stage.folder.path, stage.watcher.node))
-    return [(entry.event["rule"], entry.event["state"]) for entry in entries(reading)]
+    return [(entry.event["rule"], entry.event["state"]) for entry in entries(reading.rows())]
 
 
 def test_a_rule_fires_is_an_event_and_is_in_the_outbox(scene):

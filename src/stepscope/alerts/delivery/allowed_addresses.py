@@ -1,4 +1,4 @@
-"""The addresses that a message may go to, checked when it connects: a name may resolve differently by then."""
+"""The addresses that messages may go to, checked on each connection: a name may resolve differently by then."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _NEVER = tuple(
 
 
 class AddressError(OSError):
-    """A name leads where no message may go."""
+    """A name resolves to an address that messages may not go to."""
 
 
 def refusal(address: str, *, private: bool) -> str:
     """Return why nothing may be sent to an IP address; empty if it may.
 
-    Args:
-        address: as the resolver gives it.
-        private: whether addresses of this machine and of private networks are allowed.
+    `private` allows addresses of this machine and of private networks.
     """
-    found = _unwrapped(address)
-    if found is None:
+    try:
+        found: Any = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
         return "it is no address"
+    found = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found
     if any(found.version == network.version and found in network for network in _NEVER) or found.is_multicast:
         return "it is link-local, or where a cloud keeps credentials"
     if not private and not found.is_global:
@@ -45,39 +45,30 @@ def refusal(address: str, *, private: bool) -> str:
     return ""
 
 
-def _unwrapped(address: str) -> Any:
-    try:
-        found: Any = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return None
-    return getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found
-
-
 def hosts_of(channels: Iterable[Channel], environ: Mapping[str, str]) -> set[str]:
-    """Return the hosts that channels name themselves, in small letters: of web addresses, mail servers, services."""
+    """Return the hosts that channels name, in lower case: of web addresses, mail servers and services."""
     found: set[str] = set()
     for channel in channels:
         with contextlib.suppress(UsageError, ValueError):  # an unusable address is reported when it is used
             parts = urlsplit(channel.address(environ).removeprefix("alertmanager+"))
             asked = parse_qs(parts.query)
-            found |= {
-                str(host).lower() for host in (parts.hostname, *asked.get("smtp", ()), *asked.get("host", ())) if host
-            }
+            hosts = (parts.hostname, *asked.get("smtp", ()), *asked.get("host", ()))
+            found |= {str(host).lower() for host in hosts if host}
     return found
 
 
 def guarded(
     resolve: Callable[..., list[Any]], *, private: bool = False, named: Collection[str] = ()
 ) -> Callable[..., list[Any]]:
-    """Return a `getaddrinfo` that raises AddressError for addresses where nothing may go.
+    """Return a `getaddrinfo` that raises AddressError for addresses that nothing may be sent to.
 
-    The caller connects to the addresses that it returns, so a later change of the name has no effect.
+    The caller connects to the returned addresses, so a later change of the name has no effect.
 
     Args:
         resolve: resolves names.
-        private: whether every name may lead to this machine and to private networks.
-        named: hosts that may; not those that have led to a public address, or do so as well: that is no server of
-            one's own, but a name that is made to lead elsewhere.
+        private: whether every name may resolve to this machine and to private networks.
+        named: hosts that may do so, unless they also resolve to a public address, now or before: such a name is not
+            that of a private server, but was made to point to one.
     """
     public: set[str] = set()
 
@@ -90,7 +81,7 @@ def guarded(
         for address in addresses:
             why = refusal(address, private=private or (name in named and name not in public))
             if why and name in public and not refusal(address, private=True):
-                why = "its name leads to public addresses as well, as nobody's own server does"
+                why = "its name leads to public addresses as well, unlike that of a private server"
             if why:
                 raise AddressError(f"{address} is refused: {why}")
         return found
@@ -99,7 +90,7 @@ def guarded(
 
 
 def guard_this_process(settings: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> None:
-    """Let this whole process connect only where messages may go; for the notifier, which does nothing else."""
+    """Let this process connect only to allowed addresses; for the notifier, which does nothing else."""
     named = hosts_of(channels_of(settings)[0], environ)
     private = bool(settings.get("alerting.private_addresses"))
     socket.getaddrinfo = guarded(socket.getaddrinfo, private=private, named=named)

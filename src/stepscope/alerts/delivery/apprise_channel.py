@@ -19,7 +19,7 @@ from stepscope.alerts.delivery.message import inert, plain
 from stepscope.alerts.delivery.webhook import Outcome, describe, wait_asked
 from stepscope.core.walls import wall
 
-with warnings.catch_warnings():  # it loads modules that this Python calls deprecated, which is no fault of a training
+with warnings.catch_warnings():  # apprise loads modules that this Python calls deprecated
     warnings.simplefilter("ignore", DeprecationWarning)
     import apprise
     import apprise.utils.pgp  # loaded by mail
@@ -34,11 +34,11 @@ MAX_WHY = 200
 DETAIL = "Socket Exception: "
 """Start of the line in which apprise reports why a connection failed."""
 _ANSWERS = threading.local()
-"""The last answer that this thread got from a server: its status and its Retry-After."""
+"""Status and Retry-After of the last answer that this thread got from a server."""
 
 
 class _Answering(requests.adapters.HTTPAdapter):
-    """Remembers what servers answer: apprise itself keeps only whether it worked."""
+    """Remembers what servers answer; apprise only keeps whether it worked."""
 
     def send(self, request: Any, *arguments: Any, **named: Any) -> Any:
         """Send, and keep status and Retry-After."""
@@ -50,10 +50,10 @@ class _Answering(requests.adapters.HTTPAdapter):
 def prepare_this_process() -> None:
     """Make requests follow no redirect and remember answers; only for the notifier process."""
 
-    def stay(self: Any, resp: Any) -> None:
+    def no_redirect(self: Any, resp: Any) -> None:
         del self, resp
 
-    requests.Session.get_redirect_target = stay  # type: ignore[method-assign]
+    requests.Session.get_redirect_target = no_redirect  # type: ignore[method-assign]
     initialise = requests.Session.__init__
 
     def begin(self: requests.Session) -> None:
@@ -65,7 +65,7 @@ def prepare_this_process() -> None:
 
 
 def service(address: str) -> Any:
-    """Return apprise's plugin for an address; None if it knows none for it or lacks something of it."""
+    """Return apprise's plugin for an address; None if the address is unknown or incomplete."""
     asset = apprise.AppriseAsset(
         app_id="Stepscope", app_desc="Stepscope alerts", app_url="", secure_logging=True, image_url_mask="", theme=""
     )
@@ -94,9 +94,7 @@ def tell(
     form: apprise.NotifyFormat = apprise.NotifyFormat.TEXT,
 ) -> Outcome:
     """Send a text to an apprise address, and return the outcome."""
-    found = service(
-        address
-    )  # a new one each time: a plugin remembers its last recipients, and waits between two messages
+    found = service(address)  # a new one: a plugin remembers its last recipients and waits between two messages
     if found is None:
         return Outcome(ok=False, why="apprise does not know this address")
     _ANSWERS.last = None
@@ -115,7 +113,7 @@ def tell(
 
 
 def without_secrets(text: str, address: str) -> str:
-    """Return apprise's text without any part of the address after its scheme."""
+    """Return a text of apprise without any part of the address after its scheme."""
     shown = plain(text, MAX_WHY)
     body = address.partition("://")[2]
     pieces = set(re.split(r"[/?&@:]", body))
@@ -128,7 +126,7 @@ def without_secrets(text: str, address: str) -> str:
 
 
 class _Complaints(logging.Handler):
-    """Collects apprise's warnings of this thread while open; why a mail failed is only in the details."""
+    """Collects apprise's warnings in this thread, and its debug lines that say why a mail failed."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)

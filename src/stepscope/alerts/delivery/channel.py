@@ -1,4 +1,4 @@
-"""The channels of the configuration, with their secrets kept out of every message and file."""
+"""The channels of the configuration and their quiet hours. No message and no file contains their secrets."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zoneinfo import ZoneInfo
 
-from stepscope.alerts.delivery.quiet_hours import QuietHours
 from stepscope.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,49 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HOLE = re.compile(r"\$\{(file:)?([^{}\s]{1,500})\}")
 _NATIVE = ("hooks.slack.com", "discord.com", "discordapp.com", "webhook.office.com", "outlook.office.com", "ntfy.sh")
 """Hosts whose https addresses apprise handles itself."""
+_HOURS = re.compile(r"\s*(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})(?:\s+([A-Za-z][\w+/-]{1,60}))?\s*")
+_DAY = 24 * 60
+
+
+class QuietHours(NamedTuple):
+    """Hours of each day in which only critical alerts are sent; minutes since midnight.
+
+    Hours that end before they begin include midnight.
+    """
+
+    begin: int
+    end: int
+    zone: str = ""
+    """Name of the time zone, as in Europe/Berlin; empty for the machine's."""
+
+    @classmethod
+    def parse(cls, text: str) -> QuietHours:
+        """Parse "22:00-07:00" or "22:00-07:00 Europe/Berlin"; ValueError if the text is something else."""
+        found = _HOURS.fullmatch(text)
+        if found is None:
+            raise ValueError('no hours; write them as "22:00-07:00", or "22:00-07:00 Europe/Berlin"')
+        begin, end = (int(found[at]) * 60 + int(found[at + 1]) for at in (1, 3))
+        if max(begin, end) > _DAY or int(found[2]) > 59 or int(found[4]) > 59:
+            raise ValueError("a day has the hours 00:00 to 24:00")
+        hours = cls(begin % _DAY, end % _DAY, found[5] or "")
+        try:
+            hours.timezone()
+        except (OSError, ValueError, KeyError):
+            raise ValueError(f"there is no time zone {hours.zone!r} on this machine") from None
+        return hours
+
+    def timezone(self) -> tzinfo | None:
+        """Return the time zone; None for the machine's."""
+        return ZoneInfo(self.zone) if self.zone else None
+
+    def until(self, now: float) -> float | None:
+        """Return when the quiet hours end that include `now` (unix seconds); None outside of quiet hours."""
+        here = datetime.fromtimestamp(now, self.timezone())
+        minute = here.hour * 60 + here.minute
+        if (minute - self.begin) % _DAY >= (self.end - self.begin) % _DAY:
+            return None
+        end = here.replace(second=0, microsecond=0) + timedelta(minutes=(self.end - minute) % _DAY)
+        return max(now + 1.0, end.timestamp())
 
 
 @dataclass(frozen=True)
@@ -33,7 +77,7 @@ class Channel:
     """One way to notify people. Its `repr` and `name` hold no secret."""
 
     name: str
-    """Shown to people, and in the outbox: a scheme and a number, or the configured name."""
+    """Shown to people and in the outbox: a scheme and a number, or the configured name."""
     kind: str
     """apprise, webhook or alertmanager."""
     scheme: str
@@ -54,11 +98,7 @@ class Channel:
         return rank_of(severity) >= rank_of(self.severity)
 
     def address(self, environ: Mapping[str, str] = os.environ) -> str:
-        """Return the address with its placeholders filled.
-
-        Raises:
-            UsageError: a variable is not set, or a file cannot be read.
-        """
+        """Return the address with its placeholders filled; UsageError if one cannot be."""
         return filled(self.url, environ, self.name)
 
     def signing_secret(self, environ: Mapping[str, str] = os.environ) -> str:
@@ -72,22 +112,17 @@ def rank_of(severity: str) -> int:
 
 
 def filled(text: str, environ: Mapping[str, str], name: str) -> str:
-    """Return a text with `${NAME}` from the environment and `${file:/path}` from a file.
-
-    Raises:
-        UsageError: one of them is not there.
-    """
+    """Fill in `${NAME}` from the environment and `${file:/path}` from a file; UsageError if one is absent."""
 
     def fill(hole: re.Match[str]) -> str:
-        return _from_file(hole[2], name) if hole[1] else _from_environment(hole[2], environ, name)
+        if hole[1]:
+            return _from_file(hole[2], name)
+        if hole[2] not in environ:
+            cause = f"the variable {hole[2]} is not set"
+            raise UsageError(f"use channel {name}", cause, "set it where the training runs")
+        return environ[hole[2]]
 
     return _HOLE.sub(fill, text)
-
-
-def _from_environment(variable: str, environ: Mapping[str, str], name: str) -> str:
-    if variable not in environ:
-        raise UsageError(f"use channel {name}", f"the variable {variable} is not set", "set it where the training runs")
-    return environ[variable]
 
 
 def _from_file(path: str, name: str) -> str:
@@ -103,8 +138,7 @@ def _from_file(path: str, name: str) -> str:
 def channels_of(settings: Mapping[str, Any]) -> tuple[list[Channel], list[str]]:
     """Return the valid channels of a configuration, and its problems as sentences.
 
-    Args:
-        settings: by path: `alerting.channels`, `alerting.quiet_hours`, `alerting.email`, `alerting.slack`.
+    It reads `alerting.channels`, `alerting.quiet_hours`, `alerting.email` and `alerting.slack`.
     """
     problems: list[str] = []
     general = _quiet(settings.get("alerting.quiet_hours"), "alerting.quiet_hours", problems)
@@ -116,8 +150,7 @@ def channels_of(settings: Mapping[str, Any]) -> tuple[list[Channel], list[str]]:
         except UsageError as error:
             problems.append(str(error))
     kept = [channel for channel in found if _is_on(channel, settings)]
-    problems += _wanted(settings, found)
-    return kept, problems
+    return kept, problems + _missing(settings, found)
 
 
 def _quiet(text: object, where: str, problems: list[str]) -> QuietHours | None:
@@ -154,7 +187,7 @@ def _channel(item: object, number: int, general: QuietHours | None, taken: Itera
 
 
 def _kind(url: str, what: str) -> tuple[str, str]:
-    """Return the sender for an address, and its scheme; an address that is a single placeholder goes to apprise."""
+    """Return which sender handles an address, and its scheme; apprise gets an address that is one placeholder."""
     found = _SCHEME.match(url)
     if found is None:
         if _HOLE.match(url):
@@ -173,12 +206,12 @@ def _kind(url: str, what: str) -> tuple[str, str]:
 
 def _is_on(channel: Channel, settings: Mapping[str, Any]) -> bool:
     """Return whether the switches for mail and Slack leave a channel on."""
-    switch = "alerting.email" if channel.scheme in MAIL else "alerting.slack" if channel.scheme == "slack" else ""
-    return bool(settings.get(switch, True)) if switch else True
+    switch = "alerting.email" if channel.scheme in MAIL else f"alerting.{channel.scheme}"
+    return bool(settings.get(switch, True)) if channel.scheme in {*MAIL, "slack"} else True
 
 
-def _wanted(settings: Mapping[str, Any], found: list[Channel]) -> list[str]:
-    """Return a problem for each switch that the user turned on and that has no channel."""
+def _missing(settings: Mapping[str, Any], found: list[Channel]) -> list[str]:
+    """Return a problem for each switch that is on and has no channel."""
     schemes = {channel.scheme for channel in found}
     mail = "mailtos://user:${MAIL_PASSWORD}@server:587?mode=starttls&to=you@example.com"
     wanted = [

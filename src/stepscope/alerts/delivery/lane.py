@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 PACE = 1.0
 """Seconds between two messages of a channel; alerts that arrive meanwhile form one message."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 600.0
-"""Seconds after the first failure, and at most; doubled after each."""
+"""Seconds to wait after the first failure, and at most; doubled after each failure."""
 JITTER = 0.25
-"""Share of a wait by which it is longer or shorter, so that not all come back at once."""
+"""A wait is longer or shorter by up to this share, so that clients do not all return at once."""
 LONGEST_ASKED = 3600.0
 """Seconds of a Retry-After that are honoured at most."""
 GIVE_UP = 24 * 3600.0
@@ -34,33 +34,32 @@ MOST_ENTRIES = 5000
 
 @dataclass(frozen=True)
 class MessageGroup:
-    """Alerts that are one message."""
+    """Alerts that form one message."""
 
     id: str
     entries: tuple[Entry, ...]
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Those of its entries."""
+        """The numbers of its entries."""
         return tuple(entry.number for entry in self.entries)
 
 
 @dataclass
 class ChannelLane:
-    """One channel's way through the outbox."""
+    """The entries of the outbox that one channel still has to send."""
 
     channel: Channel
     resolved: bool = True
     """Whether resolved alerts are sent, too."""
     name: str = ""
-    """Prefix of the identities of its messages: the run's."""
+    """The run; part of the ids of its messages."""
     vary: Callable[[], float] = random.random
-    """Returns 0 to 1."""
+    """Returns 0 to 1, for the jitter."""
     failures: int = 0
     not_before: float = 0.0
-    why: str = ""
     group: MessageGroup | None = None
-    """On its way, or to be sent again."""
+    """The message that is being sent, or is to be sent again."""
     _pending: dict[int, Entry] = field(default_factory=dict)
     _over: set[int] = field(default_factory=set)
     _skipped: list[int] = field(default_factory=list)
@@ -68,7 +67,7 @@ class ChannelLane:
     _since: float = 0.0
 
     def restore(self, note: Note) -> None:
-        """Restore a note of an earlier notifier; call `add` for the entries after all notes."""
+        """Apply a note of an earlier notifier; `add` the entries only after all notes."""
         if note.state in {DONE, DEAD, SKIPPED}:
             self._over.update(note.numbers)
         if note.state in {TRY, FAILED}:
@@ -77,7 +76,7 @@ class ChannelLane:
             self._again, self._since = None, 0.0
 
     def add(self, entry: Entry, now: float) -> None:
-        """Add an entry of the queue, unless it was sent, is too old, or is not for this channel."""
+        """Add an entry of the queue unless it was sent, is too old or is not for this channel."""
         if entry.number in self._over or entry.number in self._pending:
             return
         happened = entry.event.get("time")
@@ -96,12 +95,9 @@ class ChannelLane:
         return self.channel.takes(str(entry.event.get("severity", "warning")))
 
     def resume(self) -> None:
-        """Form the message again that an earlier notifier did not finish: the same one, under the same id."""
-        if self._again is None:
-            return
-        group, numbers = self._again
+        """Form again, under the same id, the message that an earlier notifier did not finish."""
+        (group, numbers), self._again = self._again or ("", ()), None
         known = tuple(self._pending[number] for number in numbers if number in self._pending)
-        self._again = None
         if known:
             self.group = MessageGroup(group, known)
 
@@ -134,14 +130,14 @@ class ChannelLane:
         return self.group
 
     def skipped(self, now: float) -> Note | None:
-        """Return the note that entries were none of this channel's, once."""
+        """Return, once, a note of the entries that are not for this channel."""
         if not self._skipped:
             return None
         numbers, self._skipped = tuple(self._skipped), []
         return Note(self.channel.key, "", SKIPPED, numbers, now)
 
     def note(self, state: str, now: float, why: str = "") -> Note:
-        """Return a note about the message on its way."""
+        """Return a note about the message that is being sent."""
         group = self.group or MessageGroup("", ())
         return Note(self.channel.key, group.id, state, group.numbers, now, why, self.channel.name)
 
@@ -149,17 +145,17 @@ class ChannelLane:
         """Mark the message as delivered; return the note to write."""
         note = self.note(DONE, now)
         self._close()
-        self.failures, self.why, self.not_before = 0, "", now + PACE
+        self.failures, self.not_before = 0, now + PACE
         return note
 
     def failed(self, now: float, why: str, retry_after: float | None = None) -> Note:
-        """Mark it as failed; return the note to write: it is tried again, or given up."""
+        """Schedule another attempt, or give the message up; return the note to write."""
         if now - self._since > GIVE_UP:
             note = self.note(DEAD, now, why)
             self._close()
             self.not_before = now + PACE
             return note
-        self.failures, self.why = self.failures + 1, why
+        self.failures += 1
         wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self.failures - 1, 20))
         wait *= 1.0 + JITTER * (2.0 * self.vary() - 1.0)
         if retry_after is not None:
@@ -172,7 +168,3 @@ class ChannelLane:
             self._over.add(entry.number)
             self._pending.pop(entry.number, None)
         self.group, self._since = None, 0.0
-
-    def idle(self) -> bool:
-        """Return whether nothing is left to send."""
-        return not self._pending

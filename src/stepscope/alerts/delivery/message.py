@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ class MessageSubject:
     """Address of the page from the configuration, or ""."""
 
     def title(self) -> str:
-        """Return how the run is called in a title."""
+        """Return the name of the run for a title."""
         label = self.name or self.run
         return plain(f"{self.project}/{label}" if self.project else label)
 
@@ -53,7 +54,7 @@ class Message:
 
     @property
     def severity(self) -> str:
-        """The highest of what fires; info if everything is resolved."""
+        """The highest severity of the firing alerts; info if all are resolved."""
         return max((event_severity(event) for event in self.events), key=rank_of, default="info")
 
     @property
@@ -64,9 +65,7 @@ class Message:
     def title(self) -> str:
         """Return one line: how bad, which run, what."""
         word = "resolved" if self.resolved else self.severity
-        rules: dict[str, int] = {}
-        for event in self.events:
-            rules[plain(event.get("rule", "alert"))] = rules.get(plain(event.get("rule", "alert")), 0) + 1
+        rules = Counter(plain(event.get("rule", "alert")) for event in self.events)
         if len(self.events) == 1:
             what = plain(self.events[0].get("text") or self.events[0].get("rule", "alert"))
         else:
@@ -94,12 +93,9 @@ class Message:
         rest = self.events[MOST_SHOWN:]
         if rest:
             parts.append(f"<p>and {len(rest)} more: {html.escape(_counted(rest))}</p>")
-        *facts, last = _footer(self.subject)
-        if self.subject.page:
-            last = f'<a href="{html.escape(self.subject.page, quote=True)}">{html.escape(self.subject.page)}</a>'
-        else:
-            last = html.escape(last)
-        parts.append(f"<p>{'<br>'.join([*map(html.escape, facts), last])}</p>")
+        run, details = map(html.escape, _footer(self.subject))
+        link = f'<a href="{details}">{details}</a>' if self.subject.page else details
+        parts.append(f"<p>{run}<br>{link}</p>")
         return "\n".join(parts)
 
     def facts(self, now: float) -> dict[str, Any]:
@@ -137,7 +133,7 @@ def trial_event(now: float, name: str) -> dict[str, Any]:
 
 
 def event_severity(event: Mapping[str, Any]) -> str:
-    """Return how bad an event is: nothing that is resolved is."""
+    """Return the severity of an event: info once it is resolved."""
     if event.get("state") == "resolved":
         return "info"
     severity = str(event.get("severity", "warning"))
@@ -166,7 +162,7 @@ def moment(seconds: float) -> str:
 
 
 def _lines(event: Mapping[str, Any]) -> list[str]:
-    """Return the lines of one alert: the fact, what to do, when and where, and the values that decided."""
+    """Return the lines of one alert: the fact, what to do, when and where, and the evidence."""
     state, severity = plain(event.get("state", "firing"), 40), plain(event.get("severity", "warning"), 40)
     head = "resolved" if state == "resolved" else severity
     lines = [f"{head}: {plain(event.get('text') or event.get('rule', 'alert'))}"]
@@ -180,38 +176,31 @@ def _lines(event: Mapping[str, Any]) -> list[str]:
 
 
 def _evidence(evidence: Mapping[str, Any]) -> list[str]:
-    """Return the values that decided, each with its name; those of several metrics follow one by one."""
+    """Return the evidence, each value with its name; the values of several metrics come last."""
     facts = {key: value for key, value in evidence.items() if not isinstance(value, dict)}
     values = evidence.get("values")
     if isinstance(values, dict) and set(values) != {evidence.get("metric")}:
         facts |= values
     safe = redact(dict(list(facts.items())[:EVIDENCE_SHOWN]))
-    return [f"{plain(key, 60)} {_value(value)}" for key, value in safe.items()]
-
-
-def _value(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else plain(value, 120)
+    return [
+        f"{plain(key, 60)} {f'{value:.6g}' if isinstance(value, float) else plain(value, 120)}"
+        for key, value in safe.items()
+    ]
 
 
 def _place(event: Mapping[str, Any]) -> str:
     """Return when and where it happened."""
-    parts = []
-    rank, step, time = event.get("rank"), event.get("step"), event.get("time")
-    if isinstance(rank, int) and rank >= 0:
-        parts.append(f"rank {rank}")
-    if isinstance(step, int) and step >= 0:
-        parts.append(f"step {step}")
+    numbers = [(key, event.get(key)) for key in ("rank", "step")]
+    parts = [f"{key} {number}" for key, number in numbers if isinstance(number, int) and number >= 0]
+    time = event.get("time")
     if isinstance(time, (int, float)):
         parts.append(moment(time))
     return ", ".join(parts) or "now"
 
 
 def _counted(events: Iterable[Mapping[str, Any]]) -> str:
-    rules: dict[str, int] = {}
-    for event in events:
-        rule = plain(event.get("rule", "alert"), 60)
-        rules[rule] = rules.get(rule, 0) + 1
-    return ", ".join(f"{rule} ({count})" for rule, count in sorted(rules.items(), key=lambda pair: -pair[1])[:10])
+    rules = Counter(plain(event.get("rule", "alert"), 60) for event in events)
+    return ", ".join(f"{rule} ({count})" for rule, count in rules.most_common(10))
 
 
 def _footer(subject: MessageSubject) -> list[str]:

@@ -1,8 +1,8 @@
 """The notifier: a process that sends the alerts in the outbox of a run, and ends when it is done.
 
-Its standard input is a pipe from the process that started it: one line of JSON is the brief, each further line
-announces new entries. It outlives that process. On its standard output it reports outcomes, one line of JSON each.
-A channel that hangs keeps no other waiting: each has a thread.
+Its standard input is a pipe from the process that started it, which it outlives: the first line is the brief, as JSON,
+and each further line announces new entries. It reports outcomes on its standard output, one line of JSON each.
+Each channel has a thread, so that one that hangs does not delay the others.
 """
 
 from __future__ import annotations
@@ -15,32 +15,17 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.alerts.delivery.channel import APPRISE, Channel, channels_of
+from stepscope.alerts.delivery import outbox
+from stepscope.alerts.delivery.channel import ALERTMANAGER, APPRISE, WEBHOOK, Channel, channels_of
 from stepscope.alerts.delivery.lane import ChannelLane
 from stepscope.alerts.delivery.message import Message, MessageSubject
-from stepscope.alerts.delivery.outbox import (
-    DEAD,
-    TRY,
-    DeliveryJournal,
-    Entry,
-    LineReader,
-    Note,
-    NotifierBusyError,
-    entries,
-    entry_of,
-    notes,
-    queue_path,
-    sent_path,
-)
-from stepscope.alerts.delivery.sender import deliver
-from stepscope.core.errors import in_words
+from stepscope.core.errors import StepscopeError, in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from stepscope.alerts.delivery.webhook import Outcome
 
@@ -49,10 +34,10 @@ LOOK_EVERY = 0.5
 HANGS_AFTER = 60.0
 """Seconds after which sending counts as hung; the process then restarts, because a thread cannot be killed."""
 SLEEPS_FROM = 30.0
-"""The process ends if the next message is due later than this many seconds, and its parent can start it again."""
+"""If the next message is due later than this many seconds, the process ends, and its parent starts it again."""
 MAX_LINE = 1 << 20
 MOST_UNWRITTEN = 1000
-"""Notes that wait for a disk which takes nothing."""
+"""Notes that wait for a disk that cannot be written."""
 
 
 @dataclass
@@ -62,19 +47,38 @@ class Brief:
     run: str
     node: str
     settings: dict[str, Any]
-    """By path, as the configuration has them."""
+    """By path, as in the configuration."""
     probe: bool = False
-    """Ask each channel first whether it would take a message."""
+    """Check first whether each channel would accept a message."""
     subject: dict[str, str] = field(default_factory=dict)
 
     def line(self) -> bytes:
-        """Return it as the first line."""
+        """Return the brief as a line."""
         return json.dumps(self.__dict__).encode() + b"\n"
 
     @classmethod
     def parse(cls, line: bytes) -> Brief:
-        """Parse it; ValueError or TypeError if it is invalid."""
+        """Parse a brief; ValueError or TypeError if it is invalid."""
         return cls(**json.loads(line))
+
+
+def deliver(channel: Channel, message: Message, environ: Mapping[str, str] = os.environ) -> Outcome:
+    """Send a message and return the outcome. Secrets are read now, because they may change during a run."""
+    from stepscope.alerts.delivery import webhook
+
+    try:
+        address, secret = channel.address(environ), channel.signing_secret(environ)
+    except StepscopeError as error:
+        return webhook.Outcome(ok=False, why=f"{error.cause}; {error.remedy}")
+    if channel.kind == WEBHOOK:
+        return webhook.send(message, address, secret)
+    if channel.kind == ALERTMANAGER:
+        from stepscope.alerts.delivery import alertmanager
+
+        return alertmanager.send(message, address)
+    from stepscope.alerts.delivery import apprise_channel
+
+    return apprise_channel.send(message, address)
 
 
 class Notifier:
@@ -83,18 +87,17 @@ class Notifier:
     def __init__(
         self,
         brief: Brief,
-        journal: DeliveryJournal,
+        journal: outbox.DeliveryJournal,
         report: Callable[[dict[str, Any]], None],
         clock: Callable[[], float] = time.time,
         send: Callable[[Channel, Message], Outcome] = deliver,
     ) -> None:
-        """Take up where the last notifier of this node left off."""
+        """Continue where the last notifier of this node stopped."""
         run = Path(brief.run)
         self._journal, self._report, self._clock, self._send = journal, report, clock, send
-        self._queue = LineReader(queue_path(run, brief.node))
-        self._subject = MessageSubject(
-            **{"run": run.name, "project": run.parent.name, "node": brief.node, **brief.subject}
-        )
+        self._queue = outbox.LineReader(outbox.queue_path(run, brief.node))
+        subject = {"run": run.name, "project": run.parent.name, "node": brief.node, **brief.subject}
+        self._subject = MessageSubject(**subject)
         channels, _ = channels_of(brief.settings)
         resolved = bool(brief.settings.get("alerting.resolved", True))
         self.lanes = [ChannelLane(channel, resolved, str(run)) for channel in channels]
@@ -103,24 +106,23 @@ class Notifier:
         self.woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Readable when a lane has sent something, so that the main thread checks whether anything is left."""
         self.upto = -1
-        """Number of the last entry that was seen."""
-        self._unwritten: list[Note] = []
+        """Number of the last entry that was read."""
+        self._unwritten: list[outbox.Note] = []
         self._since: dict[str, float] = {}
         """When (monotonic seconds) each channel began its current message."""
         self.hung: set[str] = set()
-        for note in notes(LineReader(sent_path(run, brief.node))):
-            lane = self._by_key.get(note.channel)
-            if lane is not None:
-                lane.restore(note)
+        for note in outbox.notes(outbox.LineReader(outbox.sent_path(run, brief.node)).rows()):
+            if note.channel in self._by_key:
+                self._by_key[note.channel].restore(note)
         self.check_queue()
         for lane in self.lanes:
             lane.resume()
 
-    def check_queue(self, more: list[Entry] | None = None) -> None:
-        """Read new entries of the queue, and add entries that came through the pipe because the disk is full."""
+    def check_queue(self, more: Iterable[outbox.Entry] = ()) -> None:
+        """Read new entries of the queue, and `more` that came through the pipe because the disk is full."""
         with self.changed:
             now = self._clock()
-            for entry in [*entries(self._queue), *(more or ())]:
+            for entry in [*outbox.entries(self._queue.rows()), *more]:
                 self.upto = max(self.upto, entry.number)
                 for lane in self.lanes:
                     lane.add(entry, now)
@@ -130,8 +132,8 @@ class Notifier:
                     self._write(skipped)
             self.changed.notify_all()
 
-    def _write(self, note: Note) -> None:
-        """Write a note; one that the disk refuses is kept in memory, and messages are sent anyway."""
+    def _write(self, note: outbox.Note) -> None:
+        """Write a note; if the disk refuses it, it stays in memory, and messages are sent anyway."""
         self._unwritten.append(note)
         while self._unwritten:
             try:
@@ -146,20 +148,21 @@ class Notifier:
         while True:
             with self.changed:
                 while lane.begin(self._clock()) is None:
-                    self.changed.wait(self._wait(lane))
+                    due = lane.due(self._clock())
+                    self.changed.wait(None if due is None else max(0.01, min(60.0, due - self._clock())))
                 self._since[lane.channel.key] = time.monotonic()
-                self._write(lane.note(TRY, self._clock()))
+                self._write(lane.note(outbox.TRY, self._clock()))
             self.step(lane)
 
     def step(self, lane: ChannelLane) -> None:
-        """Send the message that a lane has begun, and write down how it went."""
+        """Send the message that a lane has begun, and record the outcome."""
         group = lane.group
         if group is None:
             return
         message = Message(group.id, self._subject, [entry.event for entry in group.entries])
         outcome = self._send(lane.channel, message)
         with self.changed:
-            if lane.channel.key in self.hung:  # too late: it counts as failed, and is sent again
+            if lane.channel.key in self.hung:  # too late: it counts as failed and is sent again
                 return
             self._since.pop(lane.channel.key, None)
             self._settle(lane, outcome)
@@ -168,24 +171,17 @@ class Notifier:
 
     def _settle(self, lane: ChannelLane, outcome: Outcome) -> None:
         now = self._clock()
-        before = lane.failures
-        told = [str(entry.event.get("alert", "")) for entry in (lane.group.entries if lane.group else ())]
+        had_failed = lane.failures > 0
+        alerts = [str(entry.event.get("alert", "")) for entry in (lane.group.entries if lane.group else ())]
         why = outcome.why or "it was not accepted"
         note = lane.sent(now) if outcome.ok else lane.failed(now, why, outcome.retry_after)
         self._write(note)
-        if outcome.ok or note.state == DEAD or not before:  # a lasting failure is reported once
-            self._tell(lane, note, told)
-
-    def _tell(self, lane: ChannelLane, note: Note, told: list[str]) -> None:
-        facts = {"channel": lane.channel.name, "state": note.state, "message": note.group, "why": note.why}
-        self._report({**facts, "alerts": told[:20], "count": len(told), "time": note.time})
-
-    def _wait(self, lane: ChannelLane) -> float | None:
-        due = lane.due(self._clock())
-        return None if due is None else max(0.01, min(60.0, due - self._clock()))
+        if outcome.ok or note.state == outbox.DEAD or not had_failed:  # a lasting failure is reported once
+            facts = {"channel": lane.channel.name, "state": note.state, "message": note.group, "why": note.why}
+            self._report({**facts, "alerts": alerts[:20], "count": len(alerts), "time": note.time})
 
     def next_due(self) -> float | None:
-        """Return when (unix seconds) the next message is due; None if there is nothing left; now while one is sent."""
+        """Return when (unix seconds) the next message is due: now while one is being sent, None if none is left."""
         with self.changed:
             now = self._clock()
             if self._since:
@@ -194,25 +190,24 @@ class Notifier:
             return min(times) if times else None
 
     def find_hung(self, now: float, after: float = HANGS_AFTER) -> bool:
-        """Give up messages that take too long; return whether to restart, as nothing else is in flight.
+        """Fail messages that take longer than `after` seconds; return whether to restart now (nothing is in flight).
 
-        Args:
-            now: monotonic, in seconds.
-            after: seconds that sending may take.
+        `now` is monotonic, in seconds.
         """
         with self.changed:
             for key, since in list(self._since.items()):
                 if now - since > after:
                     self.hung.add(key)
                     del self._since[key]
-                    lane = self._by_key[key]
-                    self._write(lane.failed(self._clock(), f"no answer within {after:.0f} s"))
+                    self._write(self._by_key[key].failed(self._clock(), f"no answer within {after:.0f} s"))
             return bool(self.hung) and not self._since
 
-    def probe(self, ask: Callable[[Channel, Mapping[str, str]], str]) -> None:
-        """Ask each channel whether it would take a message, and report those that would not."""
+    def probe(self) -> None:
+        """Check whether each channel would accept a message, and report the results."""
+        from stepscope.alerts.delivery.probe import probe
+
         for lane in self.lanes:
-            why = ask(lane.channel, os.environ)
+            why = probe(lane.channel, os.environ)
             state = "unreachable" if why else "ready"
             self._report({"channel": lane.channel.name, "state": state, "why": why, "time": self._clock()})
 
@@ -223,6 +218,8 @@ class Pipe:
     def __init__(self, descriptor: int) -> None:
         """Read from `descriptor`."""
         self._descriptor, self._data, self.open = descriptor, b"", True
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
 
     def first(self) -> bytes:
         """Wait for the first line."""
@@ -231,28 +228,23 @@ class Pipe:
         line, _, self._data = self._data.partition(b"\n")
         return line
 
-    def wait(self, seconds: float, woken: int) -> list[Entry]:
-        """Wait until there is something, the pipe ends or `woken` is readable; return the entries that came."""
-        ready = select.select([woken, *([self._descriptor] if self.open else [])], [], [], seconds)[0]
+    def wait(self, seconds: float, woken: int) -> list[outbox.Entry]:
+        """Wait until data comes, the pipe ends or `woken` is readable; return the entries that came."""
+        self._poll.register(woken, select.POLLIN)
+        ready = {descriptor for descriptor, _ in self._poll.poll(seconds * 1000)}
         if woken in ready:
             os.eventfd_read(woken)
         if self._descriptor in ready:
             self._read()
-        *lines, self._data = self._data.split(b"\n")
-        return [entry for line in lines if (entry := _entry(line)) is not None]
+        lines, _, self._data = self._data.rpartition(b"\n")
+        return outbox.entries(outbox.rows_of(lines))
 
     def _read(self) -> None:
         data = os.read(self._descriptor, 1 << 16)
-        self.open = bool(data)
         self._data = (self._data + data)[-MAX_LINE:]
-
-
-def _entry(line: bytes) -> Entry | None:
-    try:
-        row = json.loads(line) if line else None
-    except ValueError:
-        return None
-    return entry_of(row) if isinstance(row, dict) else None
+        if not data:
+            self.open = False
+            self._poll.unregister(self._descriptor)  # the end of a pipe would be ready for ever
 
 
 def report(facts: dict[str, Any]) -> None:
@@ -264,21 +256,17 @@ def report(facts: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Send what is in the outbox; the argument, the run's folder, is only there for the list of processes."""
+    """Send what is in the outbox; the argument, the run's folder, only labels this process in `ps`."""
     del arguments
-    for number in (
-        signal.SIGINT,
-        signal.SIGHUP,
-        signal.SIGTERM,
-    ):  # the end of the job is exactly what must be reported
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # the end of the job is what must be reported
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o077)
     pipe = Pipe(0)
     line = pipe.first()
     try:
         brief = Brief.parse(line)
-        journal = DeliveryJournal(Path(brief.run), brief.node)
-    except NotifierBusyError:
+        journal = outbox.DeliveryJournal(Path(brief.run), brief.node)
+    except outbox.NotifierBusyError:
         report({"state": "busy"})
         return 0
     except (OSError, ValueError, TypeError) as error:
@@ -286,20 +274,14 @@ def main(arguments: list[str]) -> int:
         return 2
     _prepare(brief)
     notifier = Notifier(brief, journal, report)
-    probing = _probe(notifier) if brief.probe else None
+    probing = threading.Thread(target=notifier.probe, daemon=True)
+    if brief.probe:
+        probing.start()
     for lane in notifier.lanes:
         threading.Thread(target=notifier.work, args=(lane,), name=lane.channel.name, daemon=True).start()
-    if _serve(notifier, pipe, lambda: probing is not None and probing.is_alive()):
-        _begin_anew(line)
-    os._exit(0)  # a thread that waits must not keep us
-
-
-def _probe(notifier: Notifier) -> threading.Thread:
-    from stepscope.alerts.delivery.probe import probe
-
-    thread = threading.Thread(target=partial(notifier.probe, probe), daemon=True)
-    thread.start()
-    return thread
+    if _serve(notifier, pipe, probing.is_alive):
+        _restart(line)
+    os._exit(0)  # threads that still wait must not keep the process alive
 
 
 def _prepare(brief: Brief) -> None:
@@ -332,8 +314,8 @@ def _serve(notifier: Notifier, pipe: Pipe, is_probing: Callable[[], bool]) -> bo
             return False
 
 
-def _begin_anew(line: bytes) -> None:
-    """Restart this process with the same brief and a closed pipe: a hung thread cannot be killed."""
+def _restart(line: bytes) -> None:
+    """Replace this process by a new one with the same brief and a closed pipe: a hung thread cannot be killed."""
     brief = os.memfd_create("brief")
     os.write(brief, line + b"\n")
     os.lseek(brief, 0, os.SEEK_SET)

@@ -1,8 +1,8 @@
 """The outbox of a run: alerts to send and alerts that were sent, in two files that each have one writer.
 
-`outbox/<node>.queue` is appended by the watcher: one alert per line, on the disk itself before anything is sent.
-`outbox/<node>.sent` is appended by the notifier, which holds a lock on it: each message before and after sending.
-Whichever process dies, a line is whole or absent, and a message in flight is sent again under the same id.
+The watcher appends to `outbox/<node>.queue`: one alert per line, durable before anything is sent. The notifier locks
+`outbox/<node>.sent` and appends to it before and after it sends a message. Whichever process dies, each line is
+complete or ignored, and a message in flight is sent again under the same id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUEUE, SENT = ".queue", ".sent"
 MAX_BYTES = 64 << 20
 """Size of the queue beyond which nothing is added: a rule that fires all the time must not fill the disk."""
 MOST_UNWRITTEN = 5000
-"""Alerts that wait for a disk which takes nothing."""
+"""Alerts that wait for a disk that cannot be written."""
 TRY, DONE, FAILED, DEAD, SKIPPED = "try", "sent", "failed", "dead", "skipped"
 """States of a message in the journal: about to be sent, delivered, not delivered, given up, not for this channel."""
 
@@ -35,10 +35,10 @@ class Entry(NamedTuple):
     number: int
     event: dict[str, Any]
     only: str = ""
-    """Name of the one channel it is for; empty is all."""
+    """Name of its only channel; empty for all channels."""
 
     def row(self) -> dict[str, Any]:
-        """Return it as a line of the queue has it."""
+        """Return the entry as a row of the queue."""
         return {"n": self.number, "event": self.event, **({"only": self.only} if self.only else {})}
 
 
@@ -46,12 +46,12 @@ class Note(NamedTuple):
     """One line of the journal of deliveries."""
 
     channel: str
-    """Its key."""
+    """The channel's key."""
     group: str
-    """Identity of the message."""
+    """The message's id."""
     state: str
     numbers: tuple[int, ...]
-    """The entries in it."""
+    """The entries in the message."""
     time: float
     why: str = ""
     name: str = ""
@@ -67,35 +67,37 @@ def sent_path(run: Path, node: str) -> Path:
     return run / FOLDER / f"{node}{SENT}"
 
 
-class _Lines:
-    """A file of JSON lines that is only appended to; a torn line at its end does not spoil the next."""
+def _open(path: Path) -> int:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        self.descriptor = os.open(path, flags, 0o600)
 
-    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows as one, on the disk itself; on OSError none of them counts as written."""
-        data = "".join(json.dumps(row, separators=(",", ":"), default=str) + "\n" for row in rows).encode()
-        append_lines(self.descriptor, data, sync=True)
+def _append(descriptor: int, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows in one piece, durable when this returns; on OSError none of them counts as written."""
+    data = "".join(json.dumps(row, separators=(",", ":"), default=str) + "\n" for row in rows).encode()
+    append_lines(descriptor, data, sync=True)
 
-    def size(self) -> int:
-        return os.fstat(self.descriptor).st_size
 
-    def close(self) -> None:
-        os.close(self.descriptor)
+def rows_of(lines: bytes) -> list[dict[str, Any]]:
+    """Return the objects of JSON lines; skips lines that a kill has torn, which never counted as written."""
+    found = []
+    for line in lines.split(b"\n"):
+        try:
+            found.append(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
+    return [row for row in found if isinstance(row, dict)]
 
 
 @dataclass
 class LineReader:
-    """The position of a reader in such a file."""
+    """The position of a reader in a file of JSON lines."""
 
     path: Path
     offset: int = 0
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the whole rows that have come since the last call; what cannot be read is passed over."""
+        """Return the complete rows that were appended since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset)
@@ -104,15 +106,7 @@ class LineReader:
             return []
         end = data.rfind(b"\n") + 1
         self.offset += end
-        found = []
-        for line in data[:end].split(b"\n"):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue  # torn by a kill, and so never counted as written
-            if isinstance(row, dict):
-                found.append(row)
-        return found
+        return rows_of(data[:end])
 
 
 class Queue:
@@ -121,18 +115,18 @@ class Queue:
     def __init__(self, run: Path, node: str) -> None:
         """Open nothing yet: most runs send nothing."""
         self._path = queue_path(run, node)
-        self._lines: _Lines | None = None
+        self._descriptor: int | None = None
         self.last = -1
         """Number of the last entry."""
         self.unwritten: list[Entry] = []
-        """Entries that the disk does not take; they go to the notifier directly, and here when there is room again."""
+        """Entries that the disk refused; the notifier gets them directly, and they are written when there is room."""
         self.refused = 0
-        """Alerts that were not added, as the file or the list above is full."""
+        """Alerts that were not added because the file or the list above is full."""
 
     def add(self, events: Sequence[Mapping[str, Any]], only: str = "") -> bool:
         """Add events; return whether they are durable now. Never raises."""
         if self.last < 0:
-            self.last = max((entry.number for entry in entries(LineReader(self._path))), default=-1)
+            self.last = max((entry.number for entry in entries(LineReader(self._path).rows())), default=-1)
         room = MOST_UNWRITTEN - len(self.unwritten)
         self.refused += max(0, len(events) - room)
         for event in events[:room]:
@@ -141,16 +135,16 @@ class Queue:
         return self.flush()
 
     def flush(self) -> bool:
-        """Try again to write what is unwritten; return whether nothing is left."""
+        """Write the unwritten entries; return whether none is left."""
         if not self.unwritten:
             return True
         try:
-            if self._lines is None:
-                self._lines = _Lines(self._path)
-            if self._lines.size() > MAX_BYTES:
+            if self._descriptor is None:
+                self._descriptor = _open(self._path)
+            if os.fstat(self._descriptor).st_size > MAX_BYTES:
                 self.refused += len(self.unwritten)
             else:
-                self._lines.append(entry.row() for entry in self.unwritten)
+                _append(self._descriptor, (entry.row() for entry in self.unwritten))
         except OSError:
             return False
         self.unwritten = []
@@ -158,72 +152,63 @@ class Queue:
 
     def close(self) -> None:
         """Close the file."""
-        if self._lines is not None:
-            self._lines.close()
-            self._lines = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
-def entry_of(row: Mapping[str, Any]) -> Entry | None:
-    """Return the entry of a row; None if it is invalid."""
-    number, event = row.get("n"), row.get("event")
-    if not isinstance(number, int) or not isinstance(event, dict):
-        return None
-    return Entry(number, event, str(row.get("only", "")))
+def entries(rows: Iterable[Mapping[str, Any]]) -> list[Entry]:
+    """Return the entries that rows of a queue describe; skips invalid ones."""
+    return [
+        Entry(row["n"], row["event"], str(row.get("only", "")))
+        for row in rows
+        if isinstance(row.get("n"), int) and isinstance(row.get("event"), dict)
+    ]
 
 
-def entries(reading: LineReader) -> list[Entry]:
-    """Return the entries that have come since the last call."""
-    return [entry for row in reading.rows() if (entry := entry_of(row)) is not None]
-
-
-def notes(reading: LineReader) -> list[Note]:
-    """Return the notes of the journal that have come since the last call."""
+def notes(rows: Iterable[Mapping[str, Any]]) -> list[Note]:
+    """Return the notes that rows of a journal describe."""
     found = []
-    for row in reading.rows():
+    for row in rows:
         try:
             numbers = tuple(map(int, row["n"]))
             who, name = (str(row["c"]), str(row["g"]), str(row["s"])), str(row.get("name", ""))
             found.append(Note(*who, numbers, float(row["t"]), str(row.get("why", "")), name))
         except (KeyError, TypeError, ValueError):
-            continue  # of another version: at worst a message is sent twice
+            continue  # written by another version: at worst a message is sent twice
     return found
 
 
 class NotifierBusyError(Exception):
-    """Another notifier is at work."""
+    """Another notifier holds the journal."""
 
 
 class DeliveryJournal:
-    """The notifier's end: the journal of its deliveries. One process at a time, by a lock."""
+    """The notifier's end: the journal of its deliveries. A lock admits one process at a time."""
 
     def __init__(self, run: Path, node: str) -> None:
-        """Take the journal.
-
-        Raises:
-            BusyError: another process has it.
-            OSError: it cannot be opened.
-        """
-        self._lines = _Lines(sent_path(run, node))
+        """Open and lock the journal; NotifierBusyError if another process holds it, OSError if it cannot be opened."""
+        self._descriptor = _open(sent_path(run, node))
         try:
-            fcntl.flock(self._lines.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._lines.close()
+            self.close()
             raise NotifierBusyError from None
 
     def write(self, note: Note) -> None:
         """Append a note, durable when this returns."""
         row = {"c": note.channel, "g": note.group, "s": note.state, "n": list(note.numbers), "t": note.time}
         named = {"name": note.name} if note.name else {}
-        self._lines.append([row | named | ({"why": note.why} if note.why else {})])
+        _append(self._descriptor, [row | named | ({"why": note.why} if note.why else {})])
 
     def close(self) -> None:
         """Close the journal."""
-        self._lines.close()
+        os.close(self._descriptor)
 
 
 @dataclass
 class Delivery:
-    """The progress of one channel, as the files have it."""
+    """The progress of one channel, as recorded in the files."""
 
     channel: str
     name: str = ""
@@ -235,7 +220,7 @@ class Delivery:
     time: float = 0.0
 
     def take(self, note: Note) -> None:
-        """Bring a note of the journal in."""
+        """Apply a note of the journal."""
         if note.state == SKIPPED:
             self.skipped.update(note.numbers)
             return
@@ -256,9 +241,9 @@ def deliveries(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for queue in sorted(folder.glob(f"[!.]*{QUEUE}")):
         node = queue.name.removesuffix(QUEUE)
-        waiting = {entry.number for entry in entries(LineReader(queue))}
+        waiting = {entry.number for entry in entries(LineReader(queue).rows())}
         channels: dict[str, Delivery] = {}
-        for note in notes(LineReader(sent_path(Path(run), node))):
+        for note in notes(LineReader(sent_path(Path(run), node)).rows()):
             channels.setdefault(note.channel, Delivery(note.channel)).take(note)
         for delivery in channels.values():
             state = {DONE: "sent", DEAD: "dead"}.get(delivery.state, "failing" if delivery.why else "waiting")

@@ -9,7 +9,7 @@ import ssl
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from stepscope.alerts.delivery.channel import ALERTMANAGER, APPRISE, MAIL, Channel
+from stepscope.alerts.delivery.channel import ALERTMANAGER, APPRISE, Channel
 from stepscope.alerts.delivery.webhook import describe
 from stepscope.core.errors import StepscopeError
 
@@ -23,7 +23,7 @@ _PLAIN = {"json", "xml", "form", "ntfy", "gotify", "mailto"}
 
 
 def probe(channel: Channel, environ: Mapping[str, str]) -> str:
-    """Return why a channel would not take a message; "" if it would. Nothing is sent."""
+    """Return why a channel would refuse a message; "" if it would accept one. Nothing is sent."""
     try:
         address = channel.address(environ)
         channel.signing_secret(environ)
@@ -44,17 +44,17 @@ def insecure(channel: Channel) -> str:
     if channel.kind == APPRISE and channel.scheme in _PLAIN:
         return f"it is not encrypted; use {channel.scheme}s://"
     if channel.kind == "webhook" and not channel.secret:
-        return "it is not signed; give it a secret, so that the receiver can tell who speaks"
+        return "it is not signed; give it a secret, so that the receiver can verify the sender"
     return ""
 
 
 def _probe_apprise(address: str) -> str:
-    from stepscope.alerts.delivery.apprise_channel import service
+    from stepscope.alerts.delivery.apprise_channel import is_mail, service
 
     found = service(address)
     if found is None:
         return "apprise does not know this address; see https://github.com/caronc/apprise/wiki for its form"
-    if any(address.startswith(f"{scheme}://") for scheme in MAIL):
+    if is_mail(address):
         return _probe_mail(found)
     host = getattr(found, "host", None)
     url = getattr(found, "notify_url", None) or getattr(found, "webhook_url", None) or ""
@@ -68,7 +68,7 @@ def _probe_apprise(address: str) -> str:
 
 
 def _probe_mail(found: Any) -> str:
-    """Talk to the mail server up to the login, as apprise would."""
+    """Connect to the mail server and log in, as apprise would."""
     context = ssl.create_default_context()
     if not found.verify_certificate:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -94,6 +94,5 @@ def _probe_web(address: str) -> str:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     with socket.create_connection((parts.hostname, port), TIMEOUT) as connection:
         if parts.scheme == "https":
-            with ssl.create_default_context().wrap_socket(connection, server_hostname=parts.hostname):
-                return ""
+            ssl.create_default_context().wrap_socket(connection, server_hostname=parts.hostname).close()
     return ""

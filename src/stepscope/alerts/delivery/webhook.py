@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import http.client
@@ -33,11 +34,11 @@ PREFIX = "whsec_"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How sending went."""
+    """The outcome of sending a message."""
 
     ok: bool
     why: str = ""
-    """What went wrong, without any secret and without the body of an answer."""
+    """What went wrong; contains no secret and nothing from the body of an answer."""
     retry_after: float | None = None
     """Seconds that the receiver asked for."""
 
@@ -51,10 +52,8 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 def secret_bytes(secret: str) -> bytes:
     """Return the key: the decoded base64 after `whsec_`, as in the standard, or any other text unchanged."""
     if secret.startswith(PREFIX):
-        try:
+        with contextlib.suppress(binascii.Error, ValueError):
             return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
-        except (binascii.Error, ValueError):
-            return secret.encode()
     return secret.encode()
 
 
@@ -118,13 +117,12 @@ def wait_asked(value: str | None, now: float | None = None) -> float | None:
         moment = parsedate_to_datetime(text)
     except (TypeError, ValueError):
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return max(0.0, moment.timestamp() - (time.time() if now is None else now))
+    date = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+    return max(0.0, date.timestamp() - (time.time() if now is None else now))
 
 
 def describe(error: BaseException) -> str:
-    """Return what went wrong in a few words; no address of a message is in it."""
+    """Return what went wrong in a few words, without the address."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):

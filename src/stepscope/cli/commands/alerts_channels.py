@@ -108,7 +108,7 @@ def trial(options: argparse.Namespace) -> int:
     """Send one test message over every channel now."""
     from stepscope.alerts.delivery.allowed_addresses import guard_this_process
     from stepscope.alerts.delivery.message import Message, MessageSubject, trial_event
-    from stepscope.alerts.delivery.sender import deliver
+    from stepscope.alerts.delivery.notifier import deliver
 
     settings = alert_settings(options.config)
     channels, problems = channels_of(settings)
