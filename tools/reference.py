@@ -18,7 +18,7 @@ from sources import ROOT
 
 sys.path.insert(0, str(ROOT / "src"))
 
-from stepscope.alerts.evaluation.detectors import DETECTORS
+from stepscope.alerts.evaluation.detectors import DETECTORS, HELP
 from stepscope.alerts.rules import builtin
 from stepscope.alerts.rules.profiles import PROFILES
 from stepscope.cli.parser import GROUPS, build_parser, subparsers
@@ -150,8 +150,8 @@ def rules() -> str:
 def detectors() -> str:
     """Return a table of the detectors with their options and defaults."""
     rows = (
-        (f"`{name}`", one.text, ", ".join(f"`{option}={value:g}`" for option, value in one.options.items()))
-        for name, one in DETECTORS.items()
+        (f"`{name}`", text, ", ".join(f"`{key}={value:g}`" for key, value in DETECTORS[name].options.items()))
+        for name, text in HELP.items()
     )
     return table(("detector", "detects", "options and defaults"), rows)
 

@@ -1,4 +1,4 @@
-"""The analyses as conditions: each reads the end of a growing series, with the functions that reports use."""
+"""Detectors: analyses that rules use as conditions. Each reads the end of a growing series, as reports do."""
 
 from __future__ import annotations
 
@@ -22,37 +22,35 @@ if TYPE_CHECKING:
 
 LOSS_POINTS = 2600
 """Points of a loss that are kept: the 2 000 points that `spikes` needs, and the windows before."""
-ODD_LOOK = 10.0
-"""Seconds between two searches for an anomaly, at least."""
 ANOMALIES = 50
 """Anomalies of a series that are remembered, so that a recurring one is not reported again."""
 RISE_LOOK = 25
-"""Points between two searches for a lasting rise, which lasts for more anyway."""
-FLAT_LOOK = 10.0
-"""Seconds between two searches for a plateau, at least: it lasts for thousands of points anyway."""
+"""Points between two searches for a lasting rise, which is longer."""
+ANOMALY_LOOK = FLAT_LOOK = 10.0
+"""Minimum seconds between two searches for an anomaly, and for a plateau."""
 SLOW_LOOK, SLOWER = 30.0, 0.05
-"""Seconds between two runs of a slow analysis on a machine series, and the same as a share of its window."""
+"""Minimum seconds between two runs of a slow analysis on a machine series, and the same as a share of its window."""
 
 
 def median(values: Numbers | list[float]) -> float:
-    """Return the median of numbers; numpy's own loads its masked arrays, which take 3 MiB, at the first call."""
+    """Return the median of numbers; numpy's function loads its masked arrays, which take 3 MiB."""
     ordered = np.sort(values)
     half = len(ordered) // 2
     return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
 
 
 class Sign(NamedTuple):
-    """The verdict of a detector at one point."""
+    """The result of a detector at one point."""
 
     at: int
-    """Place in the window."""
+    """Index in the window."""
     holds: bool
     finding: Finding | None = None
 
 
 @dataclass
 class DetectorInput:
-    """The input of a detector: one series, others of the same instance, and its memory."""
+    """The input of a detector: one series, other series of the same instance, and the detector's memory."""
 
     name: str
     window: SeriesWindow
@@ -69,7 +67,7 @@ class DetectorInput:
         return float(other.value[-1]) if other is not None and len(other) else None
 
     def is_due(self, points: int = 1, seconds: float = 0.0) -> bool:
-        """Return whether enough has come since the last True."""
+        """Return whether so many points and seconds have come since the last True."""
         total, time = self.window.total, float(self.window.time[-1])
         if total - self.memory.get("looked", 0) < points or time - self.memory.get("looked_at", -np.inf) < seconds:
             return False
@@ -81,16 +79,15 @@ class DetectorInput:
 class Detector:
     """One analysis that a rule can name."""
 
-    text: str
     look: Callable[[DetectorInput], list[Sign]]
     need: Need
     options: Mapping[str, float] = field(default_factory=dict)
     metric: tuple[str, ...] = ()
     """Series that it reads if the rule names none."""
     others: tuple[str, ...] = ()
-    """Series that it also needs; a `*` is the same instance."""
+    """Other series that it needs; a `*` is the same instance."""
     across: bool = False
-    """It compares ranks."""
+    """Whether it compares ranks."""
 
 
 def spike(scene: DetectorInput) -> list[Sign]:
@@ -102,7 +99,7 @@ def spike(scene: DetectorInput) -> list[Sign]:
     if "open" not in memory:
         end = window.value[-(fresh + WINDOW + 2) :]
         low, high = float(end.min()), float(end[-fresh - 1 :].max())
-        # No level is below the lowest value: without a rise above that by the share of a spike, there is no spike.
+        # The level is never below the lowest value, so a spike rises above that by the share of a spike.
         if (low > 0.0 and high - low < SHARE * low) or not may_spike(window.value, fresh):
             return []
     gone = window.total - count
@@ -116,7 +113,7 @@ def spike(scene: DetectorInput) -> list[Sign]:
         if memory.get("open") == start and over < count:
             found.append(Sign(max(over, count - fresh), holds=False))
             del memory["open"]
-    if memory.get("open", gone) < gone:  # so old that it is no longer in the window
+    if memory.get("open", gone) < gone:  # too old: it has left the window
         del memory["open"]
         found.append(Sign(count - 1, holds=False))
     return found
@@ -134,34 +131,27 @@ def _spike(scene: DetectorInput, spike: Any) -> Finding:
     return Finding("loss_spike", text, WARNING, "", {**evidence, "threshold": spike.level * 1.05})
 
 
-def rise(scene: DetectorInput) -> list[Sign]:
+def rise(scene: DetectorInput, severity: str = WARNING) -> list[Sign]:
     """Detect a loss that has risen above its own noise and stays there."""
-    return _risen(scene, scene.options["rise"], WARNING)
-
-
-def divergence(scene: DetectorInput) -> list[Sign]:
-    """Detect such a rise that undoes the training."""
-    return _risen(scene, scene.options["rise"], CRITICAL)
-
-
-def _risen(scene: DetectorInput, share: float, severity: str) -> list[Sign]:
     from stepscope.analysis.series.rises import begun_at, lasting_rise
 
-    window = scene.window
+    window, share = scene.window, scene.options["rise"]
     if not scene.is_due(points=RISE_LOOK):
         return []
     found = lasting_rise(window.value, share)
     if found is None or (severity == CRITICAL and not found.is_divergence(begun_at(window.head))):
         return [Sign(len(window) - 1, holds=False)]
     step = float(window.step[found.index])
-    evidence: dict[str, Any] = {
-        "value": found.now,
-        "before": found.before,
-        "threshold": found.before + share * abs(found.before),
-    }
+    threshold = found.before + share * abs(found.before)
+    evidence: dict[str, Any] = {"value": found.now, "before": found.before, "threshold": threshold}
     evidence |= {"noises": found.noises, "since_step": step if np.isfinite(step) else None}
     finding = Finding("divergence", found.text(scene.name, step), severity, "", evidence)
     return [Sign(len(window) - 1, holds=True, finding=finding)]
+
+
+def divergence(scene: DetectorInput) -> list[Sign]:
+    """Detect a rise that undoes the training."""
+    return rise(scene, CRITICAL)
 
 
 def plateau(scene: DetectorInput) -> list[Sign]:
@@ -189,13 +179,13 @@ def plateau(scene: DetectorInput) -> list[Sign]:
 
 
 def _is_long_enough(scene: DetectorInput) -> bool:
-    """Return whether the series is long enough to show a slow change, and the next check is due."""
+    """Return whether the series is long enough to show a slow change, and a check is due."""
     span = float(scene.window.time[-1] - scene.window.time[0])
     return span >= scene.options["seconds"] and scene.is_due(points=12, seconds=max(SLOW_LOOK, SLOWER * span))
 
 
 def spoken(name: str) -> str:
-    """Return the name of a memory series for people."""
+    """Return the name of a memory series as people say it."""
     kind, _, rest = name.partition("/")
     instance = rest.partition("/")[0]
     owner = {"process": f"rank {instance}", "gpu": f"GPU {instance}"}.get(kind)
@@ -227,12 +217,12 @@ def disk_full(scene: DetectorInput) -> list[Sign]:
 
 
 def anomaly(scene: DetectorInput) -> list[Sign]:
-    """Detect a value or a level that the series has not had before, once until it is usual again."""
+    """Detect a value or a level that the series has not had before; reports it once until it is normal again."""
     from stepscope.analysis.series.anomalies import LEVEL, REST, SHORT, is_known, newest
 
     window, memory = scene.window, scene.memory
     before = memory.get("looked", 0)
-    if not scene.is_due(points=10, seconds=ODD_LOOK):
+    if not scene.is_due(points=10, seconds=ANOMALY_LOOK):
         return []
     fresh = min(window.total - before, len(window))
     found = None if _goes_one_way(window.value) else newest(window.value, fresh, window.total)
@@ -240,12 +230,12 @@ def anomaly(scene: DetectorInput) -> list[Sign]:
     if found is None or found.score < scene.options["score"]:
         over = memory.get("until", -1) < window.total
         return [Sign(len(window) - 1, holds=False)] if over else []
-    told: list[Any] = memory.setdefault("told", [])
+    reported: list[Any] = memory.setdefault("reported", [])
     goes_on = memory.get("until", -1) >= found.index + gone
     memory["until"] = found.index + gone + REST
-    if goes_on or is_known(found, told):
+    if goes_on or is_known(found, reported):
         return []
-    memory["told"] = [*told, found][-ANOMALIES:]
+    memory["reported"] = [*reported, found][-ANOMALIES:]
     what = "averages" if found.kind == LEVEL else "is"
     span = f" over {SHORT} points" if found.kind == LEVEL else ""
     text = f"{scene.name} {what} {found.value:.4g}{span}; before, it was between {found.low:.4g} and {found.high:.4g}"
@@ -254,7 +244,7 @@ def anomaly(scene: DetectorInput) -> list[Sign]:
 
 
 def _goes_one_way(values: Any) -> bool:
-    """Return whether values only rise, or only fall, as counters and schedules do: each of them is new."""
+    """Return whether values only rise or only fall, as those of counters and schedules do."""
     return bool((values[1:] >= values[:-1]).all() or (values[1:] <= values[:-1]).all())
 
 
@@ -286,37 +276,28 @@ OWN_PHASES = ("phase/data", "phase/copy", "phase/forward")
 
 
 def straggler(scene: DetectorInput) -> list[Sign]:
-    """Detect the rank that the others wait for, by the time it works alone in a step: all ranks end a step together."""
+    """Detect the rank that the others wait for: all end a step together, but it works the longest by itself."""
     size = int(scene.options["steps"])
     if len(scene.ranks) < 2 or not scene.is_due(points=max(1, size // 2)):
         return []
     own = {rank: times for rank, series in scene.ranks.items() if (times := own_seconds(series, size)) is not None}
     if len(own) < len(scene.ranks):
         return []
-    ranks = sorted(own)
-    usual = median([own[rank][0] for rank in ranks])
-    whole = median([own[rank][1] for rank in ranks])
-    slow = max(ranks, key=lambda rank: own[rank][0])
-    if len(ranks) == 2:
-        usual = min(own[rank][0] for rank in ranks)
-    behind = (own[slow][0] - usual) / whole if whole > 0 else 0.0
-    text = (
-        f"rank {slow} is behind the others by {format_share(behind)} of a step: it works {own[slow][0]:.3g} s per step"
-    )
-    evidence: dict[str, Any] = {
-        "value": behind,
-        "threshold": scene.options["share"],
-        "rank": slow,
-        "seconds": own[slow][0],
-    }
-    evidence |= {"usual_seconds": usual, "step_seconds": whole, "window": f"{size} steps"}
-    text += f", the others {usual:.3g} s"
-    holds = behind >= scene.options["share"]
-    return [Sign(len(scene.window) - 1, holds, Finding("straggler", text, WARNING, "", evidence))]
+    working = [seconds for seconds, _ in own.values()]
+    usual = min(working) if len(own) == 2 else median(working)
+    step = median([seconds for _, seconds in own.values()])
+    slow = max(sorted(own), key=lambda rank: own[rank][0])
+    seconds, limit = own[slow][0], scene.options["share"]
+    behind = (seconds - usual) / step if step > 0 else 0.0
+    text = f"rank {slow} is behind the others by {format_share(behind)} of a step: it works {seconds:.3g} s per step"
+    evidence: dict[str, Any] = {"value": behind, "threshold": limit, "rank": slow, "seconds": seconds}
+    evidence |= {"usual_seconds": usual, "step_seconds": step, "window": f"{size} steps"}
+    finding = Finding("straggler", f"{text}, the others {usual:.3g} s", WARNING, "", evidence)
+    return [Sign(len(scene.window) - 1, behind >= limit, finding)]
 
 
 def own_seconds(series: Mapping[str, SeriesWindow], size: int) -> tuple[float, float] | None:
-    """Return how long a rank works alone in a step, and the whole step: medians of its last steps, in seconds."""
+    """Return how long a rank works by itself in a step, and how long a step takes: medians, in seconds."""
     step = series.get("step_seconds")
     if step is None or step.total < size:
         return None
@@ -329,73 +310,35 @@ def own_seconds(series: Mapping[str, SeriesWindow], size: int) -> tuple[float, f
 
 
 MEMORY_LIMITS = ("cgroup/memory_limit_bytes", "memory/total_bytes")
-HOURS = 3600.0
+TWO_HOURS = Need(240, seconds=7200.0)
+
+HELP = {
+    "spike": "a loss that jumps above its own noise; reported at most one point late",
+    "rise": "a loss above its best level by `rise` and by six times its noise, that does not come back",
+    "divergence": "the same with a larger `rise`, where at least a tenth of the progress is undone",
+    "plateau": "a loss that has not fallen by the share `fall` over `points` points",
+    "leak": "process memory that keeps growing, with the time left; judged after `seconds`",
+    "gpu_leak": "allocated GPU memory that keeps growing, with the time left; judged after `seconds`",
+    "disk_full": "a disk that will be full within two hours; judged after `seconds`",
+    "anomaly": "a value, or a level over 20 points, outside the range of the last 2 000 points",
+    "change": "a lasting change of level by `share`, reported `after` points later",
+    "straggler": "a rank that works longer than the others by `share` of a step, over `steps` steps",
+}
+"""What each detector detects, for the documentation."""
 
 DETECTORS: dict[str, Detector] = {
-    "spike": Detector(
-        "a loss that jumps above its own noise; reported at most one point late",
-        spike,
-        Need(LOSS_POINTS),
-        metric=("loss",),
-    ),
-    "rise": Detector(
-        "a loss above its best level by `rise` and by six times its noise, that does not come back",
-        rise,
-        Need(LOSS_POINTS),
-        {"rise": 0.1},
-        ("loss",),
-    ),
-    "divergence": Detector(
-        "the same with a larger `rise`, where at least a tenth of the progress is undone",
-        divergence,
-        Need(LOSS_POINTS, head=True),
-        {"rise": 0.5},
-        ("loss",),
-    ),
-    "plateau": Detector(
-        "a loss that has not fallen by the share `fall` over `points` points",
-        plateau,
-        Need(5000),
-        {"points": 2000, "fall": 0.001},
-        ("loss",),
-    ),
-    "leak": Detector(
-        "process memory that keeps growing, with the time left; judged after `seconds`",
-        leak,
-        Need(240, seconds=2 * HOURS),
-        {"seconds": 600.0},
-        ("process/*/tree_memory_bytes",),
-        MEMORY_LIMITS,
-    ),
+    "spike": Detector(spike, Need(LOSS_POINTS), metric=("loss",)),
+    "rise": Detector(rise, Need(LOSS_POINTS), {"rise": 0.1}, ("loss",)),
+    "divergence": Detector(divergence, Need(LOSS_POINTS, head=True), {"rise": 0.5}, ("loss",)),
+    "plateau": Detector(plateau, Need(5000), {"points": 2000, "fall": 0.001}, ("loss",)),
+    "leak": Detector(leak, TWO_HOURS, {"seconds": 600.0}, ("process/*/tree_memory_bytes",), MEMORY_LIMITS),
     "gpu_leak": Detector(
-        "allocated GPU memory that keeps growing, with the time left; judged after `seconds`",
-        leak,
-        Need(240, seconds=2 * HOURS),
-        {"seconds": 600.0},
-        ("gpu/*/memory_allocated_bytes",),
-        ("gpu/*/memory_total_bytes",),
+        leak, TWO_HOURS, {"seconds": 600.0}, ("gpu/*/memory_allocated_bytes",), ("gpu/*/memory_total_bytes",)
     ),
-    "disk_full": Detector(
-        "a disk that will be full within two hours; judged after `seconds`",
-        disk_full,
-        Need(240, seconds=2 * HOURS),
-        {"seconds": 600.0},
-        ("disk/free_bytes",),
-    ),
-    "anomaly": Detector(
-        "a value, or a level over 20 points, outside the range of the last 2 000 points",
-        anomaly,
-        Need(2000),
-        {"score": 1.0},
-    ),
-    "change": Detector(
-        "a lasting change of level by `share`, reported `after` points later",
-        change,
-        Need(1000),
-        {"share": 0.1, "after": 20},
-    ),
+    "disk_full": Detector(disk_full, TWO_HOURS, {"seconds": 600.0}, ("disk/free_bytes",)),
+    "anomaly": Detector(anomaly, Need(2000), {"score": 1.0}),
+    "change": Detector(change, Need(1000), {"share": 0.1, "after": 20}),
     "straggler": Detector(
-        "a rank that works longer than the others by `share` of a step, over `steps` steps",
         straggler,
         Need(1),
         {"steps": 50, "share": 0.1},
