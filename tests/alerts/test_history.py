@@ -1,11 +1,11 @@
-"""The alerts of a run as rows, and what belongs into one message."""
+"""The alerts of a run as rows."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.alerts.evaluation.history import active, alerts_of, grouped
+from stepscope.alerts.evaluation.history import ACTIVE, alerts_of
 from tests.alerts.rows import Rig
 
 PLAIN = (
@@ -32,13 +32,12 @@ def test_other_events_are_no_alerts():
     assert alerts_of([{"kind": "ended", "time": 1.0}, {"kind": "alert"}]) == []
 
 
-def test_eight_hot_gpus_are_one_message():
-    """Changes of one rule to one state belong together."""
+def test_each_hot_gpu_is_an_alert():
+    """Every series of a rule has an alert and a row of its own."""
     rig = Rig(
         {"name": "hot", "when": "gpu/*/temperature_celsius > 80"}, {"name": "high", "when": "cpu/usage_ratio > 1%"}
     )
     row = {f"gpu__{at}__temperature_celsius": 90.0 for at in range(8)}
     changes = rig.sample(**row, cpu__usage_ratio=1.0)
-    assert sorted(len(group) for group in grouped(changes)) == [1, 8]
-    assert len(active(alerts_of(change.event() for change in changes))) == 9
+    assert [row["state"] in ACTIVE for row in alerts_of(change.event() for change in changes)] == [True] * 9
     assert len({change.alert for change in changes}) == 9

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.alerts.rules.profiles import profile
-from stepscope.alerts.rules.resource_options import changes_of
+from stepscope.alerts.rules.profiles import changes_of, profile
 from tests.alerts.rows import Rig
 
 

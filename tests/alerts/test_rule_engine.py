@@ -237,7 +237,7 @@ def test_a_restart_says_nothing_twice():
     anew = Rig(HIGH)
     anew.engine.restore(events)
     anew.now, anew.step = rig.now, rig.step
-    assert [row["alert"] for row in anew.engine.active()] == [events[0]["alert"]]
+    assert [alert.id for alert in anew.engine.active()] == [events[0]["alert"]]
     assert anew.values("loss", 12, 13) == []
     (over,) = anew.values("loss", 1)
     assert (over.alert, over.state) == (events[0]["alert"], "resolved")
@@ -300,7 +300,7 @@ def test_the_end_of_a_rank_and_of_the_run():
     assert [(change.rule, change.state, change.tells) for change in over] == [("high", "firing", False)]
     assert over[0].text.endswith("; still so at the end")
     assert rig.engine.close(rig.nanoseconds) == []
-    assert sorted(row["rule"] for row in rig.engine.active()) == ["death", "high"]
+    assert sorted(alert.rule.name for alert in rig.engine.active()) == ["death", "high"]
 
 
 def test_what_is_wrong_at_the_end_is_what_is_critical_and_lasts():
@@ -330,7 +330,9 @@ def test_a_run_that_goes_on_is_not_at_its_end():
     told = [change.event() for change in rig.engine.close(rig.nanoseconds)]
     again = Rig(HIGH)
     again.engine.restore(told)
-    assert [row["text"] for row in again.engine.active()] == [told[0]["text"].removesuffix("; still so at the end")]
+    assert [alert.told.text for alert in again.engine.active()] == [
+        told[0]["text"].removesuffix("; still so at the end")
+    ]
 
 
 def test_a_rule_that_fails_is_put_off(monkeypatch):

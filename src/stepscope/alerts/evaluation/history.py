@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.events import is_users
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from stepscope.alerts.evaluation.state import Transition
+    from collections.abc import Iterable
 
 ACTIVE = ("firing", "acknowledged", "silenced")
 
@@ -25,8 +23,7 @@ def alerts_of(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for event in events:
         if event.get("kind") != "alert" or not isinstance(event.get("alert"), str) or is_users(event):
             continue
-        row = rows.setdefault(event["alert"], _row(event))
-        _update(row, event)
+        _update(rows.setdefault(event["alert"], _row(event)), event)
     return sorted(rows.values(), key=lambda row: -row["since"])
 
 
@@ -60,23 +57,10 @@ def _update(row: dict[str, Any], event: Mapping[str, Any]) -> None:
     for key in ("labels", "evidence"):
         if isinstance(event.get(key), Mapping) and event[key]:
             row[key] = dict(event[key])
-    told = {"time": _time(event), "state": state, "severity": row["severity"], "text": row["text"]}
-    row["transitions"].append(told)
+    change = {"time": _time(event), "state": state, "severity": row["severity"], "text": row["text"]}
+    row["transitions"].append(change)
 
 
 def _time(event: Mapping[str, Any]) -> float:
     time = event.get("time")
     return float(time) if isinstance(time, (int, float)) else 0.0
-
-
-def active(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the rows whose alert is not resolved."""
-    return [row for row in rows if row["state"] in ACTIVE]
-
-
-def grouped(transitions: Sequence[Transition]) -> list[list[Transition]]:
-    """Group the changes that belong in one message: changes of one rule to one state, such as eight hot GPUs."""
-    groups: dict[tuple[str, str], list[Transition]] = {}
-    for change in transitions:
-        groups.setdefault((change.rule, change.state), []).append(change)
-    return list(groups.values())

@@ -1,18 +1,18 @@
-"""The alert engine of one run: rows, samples and events in, changes of alerts out.
+"""The alert engine of one run: takes rows, samples and events, returns changes of alerts.
 
-Nothing here loads numpy before there are points to judge. Rows are kept as the bytes they are until `evaluate`, which
-is called about once a second, decodes them together and judges every rule on every new point. Samples of the machine
-wait longer, as the rules that read them allow (`held`).
+It keeps rows as bytes until `evaluate`, which is called about once a second, decodes them together and evaluates every
+rule on every new point. Samples of the machine wait longer if the rules that read them allow it. numpy is not loaded
+before there are points to evaluate.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.alerts.evaluation import alert_text
 from stepscope.alerts.evaluation.alert_table import AlertTable
-from stepscope.alerts.evaluation.history import ACTIVE
 from stepscope.alerts.evaluation.state import Point, Silence, Transition
 from stepscope.alerts.rules.rule import CRITICAL
 from stepscope.core.events import is_users
@@ -24,21 +24,18 @@ if TYPE_CHECKING:
     from stepscope.alerts.evaluation.delayed_samples import DelayedSamples
     from stepscope.alerts.evaluation.judge import Judge
     from stepscope.alerts.evaluation.records import PointReader
-    from stepscope.alerts.evaluation.state import Alert, AlertText
+    from stepscope.alerts.evaluation.state import Alert
     from stepscope.alerts.rules.rule import Rule
     from stepscope.core.columns import SchemaTable
 
-EVALUATE_EVERY = 1.0
-"""A good interval between two evaluations, in seconds: a spike is reported by its step, not by the second."""
-MOST_BYTES = 4 << 20
-"""Rows that wait for an evaluation; of more the oldest are not judged."""
-MOST_EVENTS = 10_000
+MOST_BYTES, MOST_EVENTS = 4 << 20, 10_000
+"""Bytes of rows and number of events that wait for an evaluation; beyond that the oldest rows are dropped."""
 MOMENT = 600.0
-"""Seconds after which an event that nothing ends counts as over."""
+"""Seconds after which an event that no other event ends counts as over."""
 OPTIONS = "alert_options"
-"""Event of a callback with its own thresholds."""
+"""Event of a callback that has its own thresholds."""
 RUNNING = "running"
-"""Event of a rank whose rows have come again after its end."""
+"""Event of a rank whose rows come again after its end."""
 
 
 class _Event(NamedTuple):
@@ -50,17 +47,14 @@ class _Event(NamedTuple):
 
 
 class Engine:
-    """Judges rules and keeps the states of their alerts."""
+    """Evaluates rules and keeps the states of their alerts."""
 
     def __init__(
         self, rules: Iterable[Rule], *, offset: float = 0.0, note: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Start with nothing firing.
+        """Start with nothing firing; `note` reports problems.
 
-        Args:
-            rules: what to watch; those that are not enabled are left out.
-            offset: seconds since 1970 minus monotonic seconds, read once: a clock that is set later does no harm.
-            note: reports problems.
+        `offset` is seconds since 1970 minus monotonic seconds, read once: setting the clock later does no harm.
         """
         self.rules = tuple(rule for rule in rules if rule.enabled)
         self._offset, self._note = offset, note
@@ -78,12 +72,12 @@ class Engine:
         self._reader: PointReader | None = None
         self._delayed: DelayedSamples | None = None
         self.urgent = False
-        """Something has come that should be judged at once."""
+        """Something has come that should be evaluated at once."""
         self.unjudged = 0
-        """Bytes of rows that came faster than they could be judged."""
+        """Bytes of rows that were dropped because they came faster than they could be evaluated."""
 
     def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
-        """Take drained records of a rank."""
+        """Add drained records of a rank."""
         if rank in self._ended:
             self._ended.discard(rank)
             self.event({"kind": RUNNING}, rank)
@@ -100,7 +94,7 @@ class Engine:
         self._samples.append((rank, values, monotonic_ns / 1e9 + self._offset))
 
     def event(self, event: Mapping[str, Any], rank: int | None = None, monotonic_ns: int | None = None) -> None:
-        """Take an event of the run; of a rank below 0 it is the machine's."""
+        """Add an event of the run; a rank below 0 stands for the machine."""
         kind = event.get("kind")
         if kind == "ended":
             self._ended.add(rank)
@@ -115,9 +109,9 @@ class Engine:
         self.urgent = True
 
     def _adapt(self, options: Mapping[str, Any]) -> None:
-        """Take the thresholds that a callback of the training was given in place of those of the built-in rules."""
+        """Replace thresholds of the built-in rules by those that a callback of the training was given."""
         from stepscope.alerts.rules.builtin import rules
-        from stepscope.alerts.rules.resource_options import changes_of
+        from stepscope.alerts.rules.profiles import changes_of
 
         limits, off = changes_of(options)
         if not limits and not off & {rule.name for rule in self.rules}:
@@ -130,7 +124,7 @@ class Engine:
         self._judge = self._reader = self._delayed = None  # windows start again, as the training does
 
     def evaluate(self, monotonic_ns: int, *, every: bool = False) -> list[Transition]:
-        """Judge what is due, or `every` sample; return the changes in order."""
+        """Evaluate what is due, or `every` sample; return the changes in order."""
         now = monotonic_ns / 1e9 + self._offset
         self.urgent = False
         found: list[Transition] = []
@@ -151,19 +145,17 @@ class Engine:
         if self._judge is None or self._reader is None or self._delayed is None:
             self._judge = Judge(self.rules, self._alerts, self._note)
             store = self._judge.store
-            self._reader, self._delayed = (
-                PointReader(self._offset, store.wants),
-                DelayedSamples(store.wants, store.patience),
-            )
-        pieces, self._pieces, self._bytes = self._pieces, [], 0
-        samples, self._samples = self._samples, []
+            self._reader = PointReader(self._offset, store.wants)
+            self._delayed = DelayedSamples(store.wants, store.patience)
+        pieces, samples = self._pieces, self._samples
+        self._pieces, self._samples, self._bytes = [], [], 0
         for sample in samples:
             self._delayed.add(*sample)
         parts = self._reader.read(pieces, self._delayed.due(now, every=every))
         return self._judge.take(parts) if parts else []
 
     def _take(self, event: _Event) -> list[Transition]:
-        """Judge the rules on one event."""
+        """Evaluate the rules on one event."""
         found = []
         kind = event.fields["kind"]
         for rule in self._by_kind[kind]:
@@ -183,15 +175,12 @@ class Engine:
             labels["rank"] = str(event.rank)
         alert = self._alerts.alert(rule, key, event.rank, labels)
         step = event.fields.get("step")
-        own_step = step if isinstance(step, int) and step >= 0 else None
-
-        def say(_: int) -> AlertText:
-            return alert_text.of_event(rule, event.fields, event.rank)
-
-        return self._alerts.see(alert, [Point(event.time, own_step, holds=True)], say)
+        point = Point(event.time, step if isinstance(step, int) and step >= 0 else None, holds=True)
+        change = self._alerts.judge_point(alert, point, partial(alert_text.of_event, rule, event.fields, event.rank))
+        return [] if change is None else [change]
 
     def _pass(self, now: float) -> list[Transition]:
-        """Resolve events that have no end of their own, some time after they fired."""
+        """Resolve alerts on events that no other event ends, some time after they fired."""
         over = [
             alert
             for alert in self._alerts.alerts.values()
@@ -204,16 +193,14 @@ class Engine:
         return self._alerts.resolve(over, now, "it has not happened again", quiet=True)
 
     def end(self, rank: int, monotonic_ns: int | None = None) -> list[Transition]:
-        """Forget a rank that has ended; its active alerts stay, marked as such."""
+        """Forget a rank that has ended; its active alerts are marked as active until the end."""
         found = [] if monotonic_ns is None else self.evaluate(monotonic_ns, every=True)
         if self._judge is not None:
-            now = (monotonic_ns or 0) / 1e9 + self._offset
-            alerts = self._judge.forget(rank)
-            found += self._alerts.cut_off(alerts, now)
+            found += self._alerts.cut_off(self._judge.forget(rank), (monotonic_ns or 0) / 1e9 + self._offset)
         return found
 
     def close(self, monotonic_ns: int) -> list[Transition]:
-        """Mark alerts that still hold at the end of the run, and resolve events; ends of ranks stay."""
+        """Mark alerts that are active at the end of the run, and resolve those on events; ends of ranks stay."""
         found = self.evaluate(monotonic_ns, every=True)
         now = monotonic_ns / 1e9 + self._offset
         alerts = list(self._alerts.alerts.values())
@@ -222,10 +209,9 @@ class Engine:
         return found + self._alerts.resolve(events, now, "the run is over", quiet=True)
 
     def critical(self) -> str:
-        """Return the text of the newest critical alert on values that fires; "" for none."""
-        active = [alert for alert in self._alerts.alerts.values() if alert.is_active and not alert.rule.event]
-        grave = [alert for alert in active if alert.told.severity == CRITICAL]
-        return max(grave, key=lambda alert: alert.fired or 0.0).told.text if grave else ""
+        """Return the text of the newest active critical alert on values; "" for none."""
+        grave = [alert for alert in self.active() if not alert.rule.event and alert.told.severity == CRITICAL]
+        return grave[0].told.text if grave else ""
 
     def acknowledge(self, which: str, by: str = "", *, now: int) -> list[Transition]:
         """Acknowledge an alert (by its id) or all alerts of a rule; `now` is monotonic, in ns."""
@@ -234,7 +220,7 @@ class Engine:
     def silence(
         self, match: Mapping[str, str], until: float | None = None, by: str = "", *, now: int
     ) -> list[Transition]:
-        """Send nothing for alerts whose rule and labels match (`*` allowed), until then (seconds since 1970)."""
+        """Silence alerts whose rule and labels match (`*` allowed) until then (seconds since 1970)."""
         return self._alerts.silence(Silence(dict(match), until, by), now / 1e9 + self._offset)
 
     def unsilence(self, match: Mapping[str, str], *, now: int) -> list[Transition]:
@@ -242,18 +228,18 @@ class Engine:
         return self._alerts.unsilence(match, now / 1e9 + self._offset)
 
     def restore(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Go on where an earlier watcher of this run stopped, by the events it wrote."""
+        """Continue where an earlier watcher of this run stopped, from the events that it wrote."""
         events = list(events)
         self._alerts.restore(events)
         self._ended |= {event.get("rank") for event in events if event.get("kind") == "ended" and not is_users(event)}
 
-    def active(self) -> list[dict[str, Any]]:
-        """Return what fires now, the newest first, with the keys of `alerts_of`."""
-        rows = [_row(alert) for alert in self._alerts.alerts.values() if alert.state in ACTIVE]
-        return sorted(rows, key=lambda row: -row["since"])
+    def active(self) -> list[Alert]:
+        """Return the active alerts, the newest first."""
+        active = [alert for alert in self._alerts.alerts.values() if alert.is_active]
+        return sorted(active, key=lambda alert: -(alert.fired or 0.0))
 
     def costs(self) -> dict[str, float]:
-        """Return the seconds of a core that each rule has taken."""
+        """Return the CPU seconds that each rule has taken."""
         return dict(self._judge.seconds) if self._judge is not None else {}
 
 
@@ -261,23 +247,3 @@ def _is_ended(alert: Alert, rule: Rule, event: _Event) -> bool:
     if alert.rule is not rule or not alert.is_active or (alert.rank != event.rank and alert.rank is not None):
         return False
     return all(alert.labels.get(name) == str(event.fields.get(name)) for name in rule.same if name in alert.labels)
-
-
-def _row(alert: Alert) -> dict[str, Any]:
-    return {
-        "alert": alert.id,
-        "rule": alert.rule.name,
-        "state": alert.state,
-        "severity": alert.told.severity,
-        "since": alert.fired or 0.0,
-        "until": None,
-        "text": alert.told.text,
-        "remedy": alert.told.remedy,
-        "labels": dict(alert.labels),
-        "evidence": dict(alert.told.evidence),
-        "rank": alert.rank,
-        "step": alert.step,
-        "key": alert.key,
-        "count": 1,
-        "transitions": [],
-    }

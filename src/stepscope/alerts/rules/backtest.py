@@ -1,4 +1,4 @@
-"""Replay recorded runs through the alert engine: what would have fired, how late, and how often falsely."""
+"""Replay recorded runs through the alert engine: which alerts would have fired, how late, and how many falsely."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from stepscope.alerts.evaluation.state import Transition
     from stepscope.alerts.rules.rule import Rule
 
-BATCH = 64
-"""Minimum number of consecutive parts in which a run is evaluated; each holds at most `MOST` points of a series."""
-MOST = 256
+BATCH, MOST = 64, 256
+"""A run is evaluated in at least `BATCH` consecutive parts; each holds at most `MOST` points of a series."""
 GRACE = 50
 """Steps after an incident within which an alert belongs to it."""
 
@@ -91,11 +90,8 @@ def _clocked(
     when = np.asarray(time, dtype=np.float64)
     if not np.isfinite(when).all():
         when = np.where(np.isfinite(steps), steps, np.arange(len(steps)))
-    return (
-        steps,
-        np.maximum.accumulate(when),
-        np.asarray(value, dtype=np.float64),
-    )  # a clock that was set back stays where it was
+    monotonic = np.maximum.accumulate(when)  # a clock that was set back stands still until it catches up
+    return steps, monotonic, np.asarray(value, dtype=np.float64)
 
 
 def backtest(
@@ -103,18 +99,14 @@ def backtest(
     sources: Iterable[tuple[str, RecordedRun]],
     incidents: Mapping[str, Iterable[int]] | None = None,
 ) -> dict[str, Any]:
-    """Return the alerts that rules would have raised in recorded runs.
+    """Return the alerts that rules would have raised in recorded runs, which are given with their names.
 
-    Args:
-        rules: to try.
-        sources: names and runs.
-        incidents: steps at which something was wrong, by the run's name; none, for a run that was healthy. An alert up
-            to `GRACE` steps after one belongs to it; every other one of such a run is a false alarm. For a run that is
-            not named it is unknown which alerts were right: they are only counted as fired.
+    `incidents` has the steps at which something was wrong, by the name of the run; an empty list for a healthy run. An
+    alert up to `GRACE` steps after an incident belongs to it; all others in these runs are false alarms. Without a list
+    for a run, its alerts are only counted as fired.
 
-    Returns:
-        A dict with `runs` (name, steps, points, alerts, incidents: None if unknown, missed) and `rules` (rule,
-        fired, told, false, false_per_10000_steps, delay_steps: the median; None if unknown), as plain data.
+    Returns plain data: `runs` (name, steps, points, alerts, incidents: None if unknown, missed) and `rules` (rule,
+    fired, told, false, false_per_10000_steps, delay_steps: the median; None if unknown).
     """
     rules = list(rules)
     runs = []
@@ -131,17 +123,12 @@ def _run(name: str, source: RecordedRun, rules: list[Rule], incidents: list[int]
         if change.state != FIRING or change.previous == FIRING:
             continue
         before = [step for step in known if change.step is not None and 0 <= change.step - step <= GRACE]
-        row: dict[str, Any] = {
-            "rule": change.rule,
-            "severity": change.severity,
-            "text": change.text,
-            "rank": change.rank,
-        }
-        row |= {"step": change.step, "time": change.time, "incident": before[-1] if before else None}
-        alerts.append(row | {"delay": change.step - before[-1] if before and change.step is not None else None})
-    told = {row["incident"] for row in alerts}
+        row = {key: getattr(change, key) for key in ("rule", "severity", "text", "rank", "step", "time")}
+        delay = change.step - before[-1] if before and change.step is not None else None
+        alerts.append({**row, "incident": before[-1] if before else None, "delay": delay})
+    detected = {row["incident"] for row in alerts}
     steps, points = _size(source)
-    missed = [step for step in known if step not in told]
+    missed = [step for step in known if step not in detected]
     return {"run": name, "steps": steps, "points": points, "alerts": alerts, "incidents": incidents, "missed": missed}
 
 

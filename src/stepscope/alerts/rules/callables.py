@@ -1,4 +1,4 @@
-"""Rules of the user's own code, in the training process: isolated, so that one that raises or hangs stops nothing."""
+"""Rules that are functions of the user's program. They run in the training process, isolated from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.evaluation.state import RESOLVED, Alert, AlertText, Point
@@ -19,21 +19,19 @@ if TYPE_CHECKING:
     from stepscope.alerts.evaluation.state import Transition
 
 STRIKES = 3
-"""Failures after which a rule is off."""
+"""Failures in a row after which a rule is off."""
 SECONDS = 0.25
-"""How long one condition may take; the training waits at most twice that for all of them."""
+"""Seconds that one condition may take; the training waits at most twice as long for all of them."""
 LOOKS = 4
-"""Parts of that time: of one in which the machine stood still the others are left."""
+"""This time is waited for in as many parts: a machine that was suspended uses up only one of them."""
 MOST_VALUES = 1000
-OWN = "callable"
-"""Kind of event of such a rule."""
 
 
 class MetricValues(Mapping[str, Any]):
     """Values by attribute, by name and by key: `m.loss`, `m["loss"]`, `m.get("loss")`."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """Hold values; the names are texts."""
+        """Hold values by name."""
         self._values = dict(values)
 
     def __getattr__(self, name: str) -> Any:
@@ -57,19 +55,16 @@ class MetricValues(Mapping[str, Any]):
 
 
 @dataclass
-class _Own:
-    """One rule of the user's."""
-
+class _CallableRule:
     rule: Rule
     condition: Callable[[Any], Any]
     alert: Alert
     strikes: int = 0
     off: str = ""
     """Why it is off; empty while it is on."""
-    last: Transition | None = field(default=None, repr=False)
 
 
-class _Worker:
+class _ConditionThread:
     """A daemon thread that calls one condition after another; abandoned when one of them hangs."""
 
     def __init__(self) -> None:
@@ -87,7 +82,7 @@ class _Worker:
                 self._answers.put((False, error))
 
     def ask(self, condition: Callable[[Any], Any], metrics: Any, seconds: float) -> tuple[bool, Any]:
-        """Return whether the condition returned, and what; raise queue.Empty if it takes too long."""
+        """Return whether the condition returned, and its value or error; queue.Empty if it takes too long."""
         self._jobs.put((condition, metrics))
         for _ in range(LOOKS - 1):
             with contextlib.suppress(queue.Empty):
@@ -103,15 +98,10 @@ class CallableRules:
     """The rules that a program adds to its own run."""
 
     def __init__(self, note: Callable[[str], None] = lambda _: None, seconds: float = SECONDS) -> None:
-        """Start without rules.
-
-        Args:
-            note: reports why a rule was switched off.
-            seconds: how long one condition may take.
-        """
+        """Start without rules; `note` reports why a rule was switched off, a condition may take `seconds`."""
         self._note, self._seconds = note, seconds
-        self._rules: dict[str, _Own] = {}
-        self._worker: _Worker | None = None
+        self._rules: dict[str, _CallableRule] = {}
+        self._worker: _ConditionThread | None = None
         self._lock = threading.Lock()
 
     def add(
@@ -123,33 +113,28 @@ class CallableRules:
         cooldown_seconds: float = 0.0,
         remedy: str = "",
     ) -> None:
-        """Add a rule; one of the same name takes its place.
+        """Add a rule; it replaces one of the same name.
 
         Args:
             name: of the rule.
             condition: takes the metrics (`m.loss`, `m["loss"]`), returns whether to alert.
             severity: info, warning or critical.
             message: template, as in "loss is {loss:.2f}"; a placeholder without a value stays unchanged.
-            cooldown_seconds: least time between two alerts.
+            cooldown_seconds: minimum time between two alerts.
             remedy: what to do.
 
         Raises:
             UsageError: the condition cannot be called, or the severity is unknown.
         """
+        what = f"add alert rule {name!r}"
         if not callable(condition):
-            raise UsageError(
-                f"add alert rule {name!r}", "its condition cannot be called", "give a function or a lambda"
-            )
+            raise UsageError(what, "its condition cannot be called", "give a function or a lambda")
         if severity not in SEVERITIES:
-            raise UsageError(
-                f"add alert rule {name!r}", f"there is no severity {severity!r}", f"use one of {', '.join(SEVERITIES)}"
-            )
-        cooldown = max(0.0, float(cooldown_seconds))
-        rule = Rule(
-            str(name), event=("callable",), severity=severity, cooldown=cooldown, message=message, remedy=remedy
-        )
+            raise UsageError(what, f"there is no severity {severity!r}", f"use one of {', '.join(SEVERITIES)}")
+        pace = max(0.0, float(cooldown_seconds))
+        rule = Rule(str(name), event=("callable",), severity=severity, cooldown=pace, message=message, remedy=remedy)
         with self._lock:
-            self._rules[rule.name] = _Own(rule, condition, Alert(rule, "", None))
+            self._rules[rule.name] = _CallableRule(rule, condition, Alert(rule, "", None))
 
     def names(self) -> list[str]:
         """Return the names of the rules."""
@@ -157,70 +142,65 @@ class CallableRules:
 
     def disabled(self) -> dict[str, str]:
         """Return the rules that are off, and why."""
-        return {name: own.off for name, own in self._rules.items() if own.off}
+        return {name: one.off for name, one in self._rules.items() if one.off}
 
     def check(self, metrics: Any, now: float | None = None) -> list[Transition]:
-        """Ask every rule; return what changed. Never raises, and takes at most twice the time of one condition.
+        """Evaluate every rule; return the changes. Never raises, and takes at most twice the time of one condition.
 
-        Args:
-            metrics: a mapping, or an object whose attributes are the values.
-            now: seconds since 1970; the current time by default.
+        `metrics` is a mapping, or an object whose attributes are the values; `now` is in seconds since 1970.
         """
         if not self._rules or not self._lock.acquire(blocking=False):
             return []
         try:
-            moment = time.time() if now is None else now
+            when = time.time() if now is None else now
             values = values_of(metrics)
             given = metrics if not isinstance(metrics, Mapping) else MetricValues(values)
             until = time.monotonic() + 2 * self._seconds
             found = []
-            for own in list(self._rules.values()):
+            for one in list(self._rules.values()):
                 left = until - time.monotonic()
-                if not own.off and left > 0:
-                    found += self._ask(own, given, values, moment, min(left, self._seconds))
+                if not one.off and left > 0:
+                    found += self._evaluate(one, given, values, when, min(left, self._seconds))
             return found
         finally:
             self._lock.release()
 
-    def _ask(self, own: _Own, given: Any, values: Mapping[str, Any], now: float, seconds: float) -> list[Transition]:
-        self._worker = self._worker or _Worker()
+    def _evaluate(
+        self, one: _CallableRule, given: Any, values: Mapping[str, Any], now: float, seconds: float
+    ) -> list[Transition]:
+        self._worker = self._worker or _ConditionThread()
         try:
-            returned, answer = self._worker.ask(own.condition, given, seconds)
+            returned, answer = self._worker.ask(one.condition, given, seconds)
         except queue.Empty:
-            self._worker.leave()
-            self._worker = None
-            self._fail(own, f"it did not return within {seconds * 1e3:.0f} ms")
-            return []
+            self.close()
+            return self._fail(one, f"it did not return within {seconds * 1e3:.0f} ms")
         if not returned:
-            self._fail(own, f"it raised {type(answer).__name__}: {answer}")
-            return []
-        truth = _truth(answer)
-        if truth is None:
-            self._fail(own, f"it returned {type(answer).__name__}, which is neither true nor false")
-            return []
-        own.strikes = 0
-        return self._see(own, values, now, holds=truth)
-
-    def _see(self, own: _Own, values: Mapping[str, Any], now: float, *, holds: bool) -> list[Transition]:
-        alert = own.alert
+            return self._fail(one, f"it raised {type(answer).__name__}: {answer}")
+        holds = _truth(answer)
+        if holds is None:
+            return self._fail(one, f"it returned {type(answer).__name__}, which is neither true nor false")
+        one.strikes = 0
         step = values.get("step")
         point = Point(now, step if isinstance(step, int) else None, holds, not holds)
-        due = alert.see(point)
+        due = one.alert.see(point)
         if due == "fire":
-            own_text = fill(own.rule.message, values) if own.rule.message else f"{own.rule.name} holds"
+            rule = one.rule
+            text = fill(rule.message, values) if rule.message else f"{rule.name} holds"
             numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-            words = AlertText(own_text, fill(own.rule.remedy, values), own.rule.severity, {"values": numbers})
-            return [alert.fire(point, words, silenced=False)]
-        return [alert.turn(RESOLVED, now)] if due == "resolve" else []
+            words = AlertText(text, fill(rule.remedy, values), rule.severity, {"values": numbers})
+            return [one.alert.fire(point, words, silenced=False)]
+        return [one.alert.turn(RESOLVED, now)] if due == "resolve" else []
 
-    def _fail(self, own: _Own, why: str) -> None:
-        own.strikes += 1
-        if own.strikes >= STRIKES:
-            own.off = why
-            self._note(f"alert rule '{own.rule.name}' is off: {why}")
+    def _fail(self, one: _CallableRule, why: str) -> list[Transition]:
+        """Count a failure; return that nothing changed."""
+        one.strikes += 1
+        if one.strikes >= STRIKES:
+            one.off = why
+            self._note(f"alert rule '{one.rule.name}' is off: {why}")
+        return []
 
     def close(self) -> None:
-        """Let the thread end."""
+        """Let the thread end, once its condition returns."""
         if self._worker is not None:
             self._worker.leave()
             self._worker = None
@@ -241,7 +221,7 @@ def values_of(metrics: Any) -> dict[str, Any]:
 
 
 def _truth(answer: Any) -> bool | None:
-    """Return a truth as a bool, also numpy's; None for anything else."""
+    """Return a bool of Python or numpy as Python's; None for anything else."""
     if isinstance(answer, bool):
         return answer
     if type(answer).__name__ in {"bool_", "bool"} and type(answer).__module__ == "numpy":

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 4096
 MOST_DEPTH = 32
 MOST_PARTS = 300
-"""Words, numbers and signs of a condition."""
+"""Maximum number of words, numbers and signs of a condition."""
 MOST_POINTS = 8192
-"""Points of the longest window, which is how much the engine keeps of one series."""
+"""Points of the longest window; the engine keeps as many of each series."""
 MOST_SECONDS = 7 * 86400.0
 
 NUMBER, TRUTH = "a number", "a condition"
@@ -33,7 +33,7 @@ POINTS, STEPS, TIME = "points", "steps", "seconds"
 
 
 class ExpressionError(ValueError):
-    """The problem of a condition, as text that completes "the condition …"."""
+    """The problem of a condition; completes "the condition …"."""
 
 
 class RuleWindow(NamedTuple):
@@ -44,7 +44,7 @@ class RuleWindow(NamedTuple):
     """points, steps or seconds."""
 
     def __str__(self) -> str:
-        """Return it as people write it."""
+        """Return the window as people write it."""
         return f"{self.size:g} s" if self.unit == TIME else f"{self.size:g} {self.unit}"
 
 
@@ -98,7 +98,7 @@ class Function(NamedTuple):
     """The signature of a function, for the parser and for its row in the documentation."""
 
     windows: int
-    """Windows that it takes at most; all but those with a default must be given."""
+    """Maximum number of windows; only those with a default may be omitted."""
     defaults: tuple[RuleWindow, ...]
     gives: str
     text: str
@@ -135,7 +135,7 @@ FUNCTIONS: dict[str, Function] = {
     "abs": Function(0, (), NUMBER, "the value without its sign"),
     "finite": Function(0, (), TRUTH, "whether the newest value is neither NaN nor infinite"),
 }
-"""The whole table: nothing else can be called."""
+"""All functions: nothing else can be called."""
 IN_POINTS = frozenset({"zscore", "baseline", "first"})
 """Functions whose windows are points."""
 
@@ -148,26 +148,18 @@ class _Token(NamedTuple):
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    at = 0
-    end = len(text.rstrip())
+    at, end = 0, len(text.rstrip())
     while at < end:
         found = _TOKEN.match(text, at)
         if found is None:
             raise ExpressionError(f"has {text[at:].strip()[:12]!r} at character {at + 1}, which means nothing here")
-        kind = found.lastgroup or ""
-        if kind == "unit":
-            kind = "number"
-        unit = (found["unit"] or "").strip()
-        yield _Token(kind, found[kind], found.start(kind), unit)
+        kind = "number" if found["number"] else found.lastgroup or ""
+        yield _Token(kind, found[kind], found.start(kind), (found["unit"] or "").strip())
         at = found.end()
 
 
 def parse(text: str) -> Node:
-    """Return the tree of a condition.
-
-    Raises:
-        ExpressionError: it is invalid; the message has the position and the problem.
-    """
+    """Return the tree of a condition; if it is invalid, the ExpressionError has the position and the problem."""
     if len(text) > MOST_CHARACTERS:
         raise ExpressionError(f"is longer than {MOST_CHARACTERS} characters")
     tokens = list(islice(_tokens(text), MOST_PARTS + 1))
@@ -178,7 +170,7 @@ def parse(text: str) -> Node:
     parser.done()
     if kind_of(node) is not TRUTH:
         raise ExpressionError("is a number and not a condition: compare it with something, as in 'loss > 10'")
-    if not list(metrics_of(node)):
+    if not metrics_of(node):
         raise ExpressionError("names no metric")
     return node
 
@@ -192,7 +184,7 @@ def kind_of(node: Node) -> str:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield a node and everything below it, in the order in which it is written."""
+    """Yield a node and everything below it, in the written order."""
     yield node
     if isinstance(node, CallNode):
         yield from walk(node.of)
@@ -262,8 +254,8 @@ class _Parser:
         while self._take("not"):
             negations += 1
         node = self._comparison()
-        if negations:
-            node = _logic("not", node) if negations % 2 else _logic("not", _logic("not", node))
+        for _ in range(2 - negations % 2 if negations else 0):  # a long chain must not nest deeply
+            node = _logic("not", node)
         return node
 
     def _comparison(self) -> Node:
@@ -301,13 +293,10 @@ class _Parser:
             self._expect(")")
             return node
         if token.kind == "name" and token.text not in {"and", "or", "not"}:
-            if self._take("("):
-                return self._call(token)
-            return MetricNode(token.text)
+            return self._call(token.text) if self._take("(") else MetricNode(token.text)
         raise ExpressionError(f"has {token.text!r} at character {token.at + 1} where a value belongs")
 
-    def _call(self, token: _Token) -> Node:
-        name = token.text
+    def _call(self, name: str) -> Node:
         if name not in FUNCTIONS:
             raise ExpressionError(f"calls {name!r}, which is no function{_near(name)}")
         of = self.either()
@@ -334,13 +323,13 @@ def _called(name: str, of: Node, rest: list[_Token]) -> CallNode:
         share = float(rest.pop(0).text)
         if not 0 <= share <= 100:
             raise ExpressionError(f"asks for percentile {share:g}; it is 0 to 100")
-    if not function.windows and not list(metrics_of(of)):
+    if not function.windows and not metrics_of(of):
         raise ExpressionError(f"takes {name}() of no metric")
     if len(rest) > function.windows or len(rest) + len(function.defaults) < function.windows:
-        wanted = "no window" if not function.windows else "a window, as in 100, 100 steps or 30s"
+        wanted = "a window, as in 100, 100 steps or 30s" if function.windows else "no window"
         raise ExpressionError(f"needs {wanted} in {name}()")
     windows = [_window(token) for token in rest]
-    windows += function.defaults[len(windows) :] if function.defaults else ()
+    windows += function.defaults[len(windows) :]
     if name in IN_POINTS and any(window.unit != POINTS for window in windows):
         raise ExpressionError(f"counts the window of {name}() in points; give it plain numbers")
     return CallNode(name, of, tuple(windows), share)

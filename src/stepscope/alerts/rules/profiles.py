@@ -1,4 +1,4 @@
-"""Sets of alert rules to start from: default, strict, quiet, and compatible thresholds."""
+"""Sets of alert rules to start from (default, strict, quiet, compatible thresholds), and options that change them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.rules import builtin
-from stepscope.alerts.rules.expression import POINTS, TIME, RuleWindow
+from stepscope.alerts.rules.expression import POINTS, RuleWindow
 from stepscope.alerts.rules.rule import CRITICAL, Rule
 from stepscope.core import thresholds
 from stepscope.core.errors import UsageError
@@ -20,7 +20,7 @@ SECTION = "alerting."
 
 @dataclass(frozen=True)
 class RuleProfile:
-    """What differs from the default."""
+    """The differences from the default rules."""
 
     text: str
     thresholds: Mapping[str, float] = field(default_factory=dict)
@@ -78,34 +78,52 @@ PROFILES: dict[str, RuleProfile] = {
 }
 """By name, for `alerting.profile`."""
 
+RESOURCE_RULES = {
+    "gpu_underutilization": ("gpu_underused",),
+    "memory_pressure": ("memory_pressure",),
+    "io_bottleneck": ("io_wait", "io_pressure"),
+}
+"""Rules that `alerting.NAME` turns off, and the resource callback's option `alert_NAME`."""
 SWITCHES = {
-    "alerting.gpu_underutilization": ("gpu_underused",),
-    "alerting.memory_pressure": ("memory_pressure",),
-    "alerting.io_bottleneck": ("io_wait", "io_pressure"),
+    **{f"alerting.{name}": names for name, names in RESOURCE_RULES.items()},
     "watcher.analysis.anomaly": ("anomaly",),
     "watcher.analysis.trend": ("loss_plateau", "memory_leak", "gpu_memory_leak", "disk_filling"),
     "watcher.analysis.regression": ("training_speed",),
 }
 """Settings that turn rules off."""
+RESOURCE_THRESHOLDS = {
+    "gpu_util_threshold": ("gpu_utilization", 0.5),
+    "memory_threshold": ("memory_usage", 0.9),
+    "io_wait_threshold": ("io_wait", 0.3),
+}
+"""The threshold behind each option of the resource callback, and the option's default, which changes nothing."""
+
+
+def changes_of(options: Mapping[str, Any]) -> tuple[dict[str, float], set[str]]:
+    """Return the effect of the resource callback's options: thresholds by name, and the rules that are off."""
+    limits = {}
+    for key, (name, usual) in RESOURCE_THRESHOLDS.items():
+        value = options.get(key)
+        if isinstance(value, (int, float)) and value != usual and 0 < value <= 1:
+            limits[name] = float(value)
+    return limits, {
+        rule for name, rules in RESOURCE_RULES.items() if options.get(f"alert_{name}") is False for rule in rules
+    }
 
 
 def profile(name: str = "default", limits: Mapping[str, float] | None = None) -> list[Rule]:
-    """Return the rules of a profile.
-
-    Args:
-        name: one of `PROFILES`.
-        limits: thresholds by name, in place of the profile's.
+    """Return the rules of one of `PROFILES`, with `limits` (by name) in place of its thresholds.
 
     Raises:
-        UsageError: there is no such profile, or no such threshold.
+        UsageError: the profile or a threshold is unknown.
     """
     chosen = PROFILES.get(name)
     if chosen is None:
         raise UsageError(f"use alert profile {name!r}", "there is none", f"choose one of {', '.join(PROFILES)}")
     unknown = set(limits or ()) - set(builtin.THRESHOLDS)
     if unknown:
-        there = ", ".join(builtin.THRESHOLDS)
-        raise UsageError(f"set the threshold {min(unknown)!r}", "there is none", f"there are {there}")
+        known = ", ".join(builtin.THRESHOLDS)
+        raise UsageError(f"set the threshold {min(unknown)!r}", "there is none", f"there are {known}")
     given = {**chosen.thresholds, **(limits or {})}
     found = builtin.rules(given)
     if chosen.only:
@@ -131,8 +149,8 @@ def _plain(rule: Rule, most: float) -> Rule:
 def rules_of(settings: Mapping[str, Any]) -> tuple[list[Rule], list[str]]:
     """Return the rules that a configuration asks for, and its problems as sentences.
 
-    A rule of one's own with the name of a built-in one takes its place; `enabled: false` turns that off. A threshold of
-    0, or none, is the profile's.
+    A rule with the name of a built-in rule replaces it; `enabled: false` turns it off. A threshold of 0, or none, is
+    the profile's.
     """
     from stepscope.alerts.rules.rules_file import load_rules, read_rules
 
@@ -162,7 +180,7 @@ def rules_of(settings: Mapping[str, Any]) -> tuple[list[Rule], list[str]]:
 
 
 def _thresholds(settings: Mapping[str, Any], problems: list[str]) -> dict[str, float]:
-    """Return the thresholds that are set, each checked as its own key is wherever it comes from."""
+    """Return the thresholds that are set, each checked in the same way wherever it comes from."""
     prefix = thresholds.PREFIX
     found = {}
     for path, value in settings.items():
@@ -182,11 +200,8 @@ def _thresholds(settings: Mapping[str, Any], problems: list[str]) -> dict[str, f
 
 
 def _with_builtin(item: Any, found: list[Rule]) -> Any:
-    """Return a rule that names a built-in one and changes a part of it, whole."""
+    """Return a rule that changes parts of a built-in one, with the other parts filled in."""
     if not isinstance(item, dict) or any(key in item for key in ("when", "detect", "event")):
         return item
     base = next((rule for rule in found if rule.name == item.get("name")), None)
     return item if base is None else {**base.facts(), **item}
-
-
-__all__ = ["PROFILES", "SWITCHES", "TIME", "RuleProfile", "profile", "rules_of"]

@@ -1,25 +1,15 @@
-"""A rule as data: its condition, when it fires, its severity, its message and its remedy."""
+"""An alert rule as data: its condition, when it fires, its severity, its message and its remedy."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.rules import expression
-from stepscope.alerts.rules.expression import (
-    POINTS,
-    STEPS,
-    TIME,
-    CallNode,
-    ExpressionError,
-    MetricNode,
-    Node,
-    OperationNode,
-    RuleWindow,
-)
+from stepscope.alerts.rules.expression import POINTS, STEPS, TIME, ExpressionError, Node, OperationNode, RuleWindow
 from stepscope.core.errors import UsageError
 from stepscope.core.kinds import describe, parse_duration
 
@@ -30,7 +20,7 @@ INFO, WARNING, CRITICAL = "info", "warning", "critical"
 SEVERITIES = (INFO, WARNING, CRITICAL)
 EACH = "each"
 OVER = (EACH, "max", "min", "mean", "sum", "spread")
-"""How the ranks of a metric become one: not at all, or by step. Spread is the highest over the median."""
+"""How the values of all ranks are combined: not at all, or for each step. Spread is the highest over the median."""
 MOST_TEXT = 2000
 MOST_LABELS = 32
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,79}", re.ASCII)
@@ -42,7 +32,7 @@ VALUE = "value"
 
 @dataclass(frozen=True)
 class Escalation:
-    """The escalation of an alert that nobody acknowledges."""
+    """The escalation of an alert that is not acknowledged."""
 
     after: float
     """Seconds of firing without acknowledgement."""
@@ -61,26 +51,26 @@ class Rule:
     event: tuple[str, ...] = ()
     """Kinds of events of the run."""
     metric: tuple[str, ...] = ()
-    """Names or patterns that `value` in the condition matches, or that the detector reads."""
+    """Names or patterns of the metrics that `value` stands for in the condition, or that the detector reads."""
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values that fields of the event must have."""
     until: tuple[str, ...] = ()
-    """Kinds of events that end it; without any, an event is reported and then over."""
+    """Kinds of events that resolve it; without any, it resolves by itself after a while."""
     same: tuple[str, ...] = ()
-    """Fields of the event that make two of them one: `gpu`."""
+    """Fields, such as `gpu`: events with equal values in them belong to the same alert."""
     over: str = EACH
     options: Mapping[str, float] = field(default_factory=dict)
     """Settings of the detector."""
     lasting: RuleWindow = AT_ONCE
     """How long the condition must hold before it fires (`for` in YAML)."""
     keep: RuleWindow = AT_ONCE
-    """How long it must have passed before it resolves."""
+    """How long the condition must be false before it resolves."""
     clear: str = ""
-    """Condition that resolves it; by default that `when` no longer holds."""
+    """Condition that resolves it; by default, `when` is false."""
     hysteresis: float = 0.0
     """Share of the threshold by which the value must be back before it resolves."""
     cooldown: float = 300.0
-    """Seconds between two alerts of the same subject."""
+    """Seconds between two alerts of the same series, event or rank."""
     severity: str = WARNING
     escalate: Escalation | None = None
     message: str = ""
@@ -94,19 +84,19 @@ class Rule:
 
     @cached_property
     def condition(self) -> Node | None:
-        """The tree of `when`, with the names of metrics in place of `value`."""
+        """The tree of `when`."""
         return expression.parse(self.when) if self.when else None
 
     @cached_property
     def clearing(self) -> Node | None:
-        """The tree of what resolves it; None: the opposite of its condition."""
+        """The tree of the condition that resolves it; None if that is the opposite of `when`."""
         if self.clear:
             return expression.parse(self.clear)
         return _opposite(self.condition, self.hysteresis) if self.hysteresis and self.condition else None
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
-        """Names and patterns that the condition needs; the first one drives it."""
+        """Names and patterns that the condition reads; it is evaluated on each point of the first one."""
         if self.condition is None:
             return self.metric[:1]
         named = expression.metrics_of(self.condition)
@@ -115,31 +105,30 @@ class Rule:
         return tuple(named)
 
     def drivers(self) -> tuple[str, ...]:
-        """Return the patterns of the series whose points are judged."""
+        """Return the patterns of the series whose points are evaluated."""
         if self.condition is None:
             return self.metric
         return self.metric if self.metrics[0] == VALUE else self.metrics[:1]
 
     def facts(self) -> dict[str, Any]:
-        """Return the rule as plain data, as a file has it; `rule_of` reads it back."""
+        """Return the rule as plain data, as in a file; `rule_of` reads it back."""
         found: dict[str, Any] = {"name": self.name}
-        found |= {key: getattr(self, key) for key in ("when", "detect", "over", "clear") if getattr(self, key)}
-        found |= {key: list(getattr(self, key)) for key in ("event", "metric", "until", "same") if getattr(self, key)}
-        found |= {key: dict(getattr(self, key)) for key in ("options", "labels") if getattr(self, key)}
-        found |= {"where": {key: list(value) for key, value in self.where.items()}} if self.where else {}
-        found |= {"for": _span_text(self.lasting)} if self.lasting.size else {}
-        found |= {"keep": _span_text(self.keep)} if self.keep.size else {}
-        found |= {"hysteresis": self.hysteresis} if self.hysteresis else {}
+        found |= {key: getattr(self, key) for key in ("when", "detect", "over", "clear")}
+        found |= {key: list(getattr(self, key)) for key in ("event", "metric", "until", "same")}
+        found |= {key: dict(getattr(self, key)) for key in ("options", "labels")}
+        found |= {"where": {key: list(value) for key, value in self.where.items()}}
+        found |= {
+            key: f"{window.size:g}s" if window.unit == TIME else f"{window.size:g} {window.unit}"
+            for key, window in (("for", self.lasting), ("keep", self.keep))
+            if window.size
+        }
+        found |= {"hysteresis": self.hysteresis}
+        found = {key: value for key, value in found.items() if value}
         found |= {"cooldown": self.cooldown, "severity": self.severity}
-        if self.escalate is not None:
-            found["escalate"] = {"after": self.escalate.after, "severity": self.escalate.severity}
-        found |= {key: getattr(self, key) for key in ("message", "remedy", "help") if getattr(self, key)}
-        found |= {"actions": list(self.actions)} if self.actions else {}
+        more: dict[str, Any] = {"escalate": asdict(self.escalate) if self.escalate else None}
+        more |= {key: getattr(self, key) for key in ("message", "remedy", "help")} | {"actions": list(self.actions)}
+        found |= {key: value for key, value in more.items() if value}
         return found if self.enabled else {**found, "enabled": False}
-
-
-def _span_text(window: RuleWindow) -> str:
-    return f"{window.size:g}s" if window.unit == TIME else f"{window.size:g} {window.unit}"
 
 
 def _opposite(node: Node, share: float) -> Node:
@@ -147,10 +136,9 @@ def _opposite(node: Node, share: float) -> Node:
     if not isinstance(node, OperationNode) or node.sign not in {">", ">=", "<", "<="}:
         raise ExpressionError("is no single comparison, so hysteresis has no threshold: give 'clear' instead")
     left, right = node.operands
-    margin = OperationNode("*", (expression.NumberNode(share), CallNode("abs", right)))
-    if node.sign in {">", ">="}:
-        return OperationNode("<", (left, OperationNode("-", (right, margin))))
-    return OperationNode(">", (left, OperationNode("+", (right, margin))))
+    margin = OperationNode("*", (expression.NumberNode(share), expression.CallNode("abs", right)))
+    inverse, sign = ("<", "-") if node.sign.startswith(">") else (">", "+")
+    return OperationNode(inverse, (left, OperationNode(sign, (right, margin))))
 
 
 KEYS = {
@@ -160,7 +148,7 @@ KEYS = {
 }
 
 
-class _Reader:
+class _RuleReader:
     """Reads one mapping; collects every problem instead of stopping at the first."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -189,12 +177,11 @@ class _Reader:
             return default
         return str(value)
 
-    def number(self, key: str, default: float, least: float = 0.0, most: float = 1e9) -> float:
-        value = self.given.get(key, default)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not least <= value <= most:
-            self.problems.append(f"'{key}' is {describe(value)}, not a number from {least:g} to {most:g}")
-            return default
+    def hysteresis(self) -> float:
+        value = self.given.get("hysteresis", 0.0)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 10:
+            self.problems.append(f"'hysteresis' is {describe(value)}, not a number from 0 to 10")
+            return 0.0
         return float(value)
 
     def seconds(self, key: str, default: float) -> float:
@@ -242,7 +229,7 @@ class _Reader:
     def escalation(self) -> Escalation | None:
         if "escalate" not in self.given:
             return None
-        inner = _Reader(self.mapping("escalate"))
+        inner = _RuleReader(self.mapping("escalate"))
         found = Escalation(inner.seconds("after", 1800.0), inner.choice("severity", SEVERITIES, CRITICAL))
         self.problems += [f"escalate: {problem}" for problem in inner.problems]
         return found
@@ -252,49 +239,38 @@ def read_rule(given: object) -> tuple[Rule | None, list[str]]:
     """Return the rule that a mapping describes, and all its problems; None if there is any."""
     if not isinstance(given, Mapping):
         return None, [f"a rule is {describe(given)}, not a mapping with name and when"]
-    reader = _Reader(given)
+    reader = _RuleReader(given)
     name = reader.text("name")
     if not _NAME.fullmatch(name):
         reader.problems.append(f"its name is {describe(name)}: letters, digits, '_', '.' and '-', at most 80")
     reader.problems += [f"it has an unknown key {describe(key)}{_near(str(key))}" for key in given if key not in KEYS]
     cooldown = "cooldown_seconds" if "cooldown_seconds" in given else "cooldown"
+    actions = given.get("actions") or ()
+    plain: dict[str, Any] = {key: reader.text(key) for key in ("when", "detect", "clear", "message", "remedy", "help")}
+    plain |= {key: reader.texts(key) for key in ("event", "metric", "until", "same")}
     rule = Rule(
         name=name,
-        when=reader.text("when"),
-        detect=reader.text("detect"),
-        event=reader.texts("event"),
-        metric=reader.texts("metric"),
+        **plain,
         where=reader.where(),
-        until=reader.texts("until"),
-        same=reader.texts("same"),
         over=reader.choice("over", OVER, EACH),
         options=reader.options(),
         lasting=reader.span("for"),
         keep=reader.span("keep"),
-        clear=reader.text("clear"),
-        hysteresis=reader.number("hysteresis", 0.0, 0.0, 10.0),
+        hysteresis=reader.hysteresis(),
         cooldown=reader.seconds(cooldown, 300.0),
         severity=reader.choice("severity", SEVERITIES, WARNING),
         escalate=reader.escalation(),
-        message=reader.text("message"),
-        remedy=reader.text("remedy"),
         labels=reader.labels(),
-        actions=tuple(given.get("actions") or ()) if isinstance(given.get("actions") or (), (list, tuple)) else (),
+        actions=tuple(actions) if isinstance(actions, (list, tuple)) else (),
         enabled=given.get("enabled", True) is True,
-        help=reader.text("help"),
     )
-    reader.problems += _sense(rule)
-    return (
-        (None, [f"rule {describe(name)}: {problem}" for problem in reader.problems]) if reader.problems else (rule, [])
-    )
+    reader.problems += _contradictions(rule)
+    problems = [f"rule {describe(name)}: {problem}" for problem in reader.problems]
+    return (None, problems) if problems else (rule, [])
 
 
 def rule_of(given: Mapping[str, Any]) -> Rule:
-    """Return the rule that a mapping describes.
-
-    Raises:
-        UsageError: it is invalid; the message lists all problems.
-    """
+    """Return the rule that a mapping describes; if it is invalid, the UsageError lists all problems."""
     rule, problems = read_rule(given)
     if rule is None:
         raise UsageError("read an alert rule", "; ".join(problems), "docs/reference/alerts.md has every key")
@@ -308,7 +284,7 @@ def _near(key: str) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
-def _sense(rule: Rule) -> list[str]:
+def _contradictions(rule: Rule) -> list[str]:
     """Return contradictions in a rule whose keys are valid."""
     from stepscope.alerts.evaluation.detectors import DETECTORS
 
@@ -333,6 +309,3 @@ def metric_names(rule: Rule) -> list[str]:
     """Return every name and pattern of a metric in a rule."""
     named = [name for name in rule.metrics if name != VALUE] if rule.condition else []
     return list(dict.fromkeys([*named, *rule.metric]))
-
-
-__all__ = ["Escalation", "MetricNode", "Rule", "metric_names", "read_rule", "rule_of"]

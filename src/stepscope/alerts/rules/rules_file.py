@@ -18,11 +18,7 @@ MOST_SHOWN = 20
 
 
 def load_rules(path: str | Path) -> list[Rule]:
-    """Return the rules of a file: a list, or a mapping with the key `rules`.
-
-    Raises:
-        UsageError: it cannot be read, or a rule is wrong; every problem is named.
-    """
+    """Return the rules of a file: a list, or a mapping with the key `rules`; the UsageError names every problem."""
     from stepscope.core.yaml_text import YamlRefusal, read_text
 
     what = f"load the rules of '{path}'"
@@ -36,7 +32,7 @@ def load_rules(path: str | Path) -> list[Rule]:
     try:
         tree = read_text(text).data
     except YamlRefusal as refusal:
-        try:  # a document is a mapping: a bare list becomes the value of one, every line pushed one level in
+        try:  # a document must be a mapping: indent a bare list to make it the value of one
             tree = read_text("rules:\n" + "\n".join(f"  {line}" for line in text.split("\n"))).data
         except YamlRefusal:
             raise UsageError(what, refusal.cause, refusal.remedy) from refusal
@@ -78,9 +74,7 @@ def read_rules(given: Any) -> tuple[list[Rule], list[str]]:
 def misspelt(rule: Rule, recorded: Collection[str] = ()) -> list[str]:
     """Return the metrics of a rule that look misspelt: the name is unknown, and a known one hardly differs.
 
-    Args:
-        rule: the rule.
-        recorded: names that a run has, in addition to the vocabulary; all of them are right.
+    `recorded` has the names of metrics in a run, which are valid in addition to the vocabulary.
     """
     from difflib import get_close_matches
 

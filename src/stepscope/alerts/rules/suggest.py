@@ -1,4 +1,4 @@
-"""Proposes thresholds from healthy runs: beyond their values, by a margin."""
+"""Propose thresholds from healthy runs: a margin beyond their values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.alerts.evaluation.series_store import bind
 from stepscope.alerts.rules.builtin import THRESHOLDS
 from stepscope.core.numbers import format_value
 
@@ -20,31 +21,23 @@ if TYPE_CHECKING:
 
 FEWEST = 50
 """Points below which nothing is proposed."""
-SHARE = 0.999
-"""Share of the healthy points that are within a threshold."""
-MARGIN = 0.1
-"""And how far beyond, as a share of it."""
+SHARE, MARGIN = 0.999, 0.1
+"""Share of the healthy points that are within a threshold, and how far beyond them it is, as a share of the value."""
 
 
 def suggest(sources: Iterable[tuple[str, RecordedRun]]) -> list[dict[str, Any]]:
-    """Return a threshold for every built-in rule that the healthy runs have data for.
+    """Return a threshold for every built-in rule that healthy runs, given with their names, have data for.
 
-    Args:
-        sources: names and runs that went well.
-
-    Returns:
-        Rows with `rule`, `key` (the setting), `value`, `default`, `seen` (the highest level of these runs), `points`,
-        `runs` and `reason`; the values in base units.
+    Each row has `rule`, `key` (the setting), `value`, `default`, `seen` (the highest level in these runs), `points`,
+    `runs` and `reason`; values are in base units.
     """
-    runs = [(name, source, frozenset(source.names())) for name, source in sources]
+    runs = [(source, frozenset(source.names())) for _, source in sources]
     found = []
     for key, (rule, read, is_floor) in READERS.items():
-        levels = [(name, level) for name, source, names in runs if (level := read(source, names)) is not None]
-        levels = [(name, level[np.isfinite(level)]) for name, level in levels]
-        whole = np.concatenate([level for _, level in levels]) if levels else np.empty(0)
-        if len(whole) < FEWEST:
-            continue
-        found.append(_row(rule, key, whole, len(levels), is_floor=is_floor))
+        levels = [level[np.isfinite(level)] for source, names in runs if (level := read(source, names)) is not None]
+        joined = np.concatenate(levels) if levels else np.empty(0)
+        if len(joined) >= FEWEST:
+            found.append(_row(rule, key, joined, len(levels), is_floor=is_floor))
     return found
 
 
@@ -67,15 +60,18 @@ def _row(rule: str, key: str, levels: Numbers, runs: int, *, is_floor: bool) -> 
     }
 
 
-def _values(source: RecordedRun, names: frozenset[str], wanted: Callable[[str], bool]) -> Numbers | None:
-    mine = [np.asarray(source.series(name).value, dtype=np.float64) for name in names if wanted(name)]
-    return np.concatenate(mine) if mine else None
+def _plain(pattern: str) -> Callable[[RecordedRun, frozenset[str]], Numbers | None]:
+    """Return a function that reads the values of all metrics that match a pattern."""
+
+    def read(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
+        mine = [_values(source, name) for name in names if bind(pattern, name) is not None]
+        return np.concatenate(mine) if mine else None
+
+    return read
 
 
-def _plain(name: str) -> Callable[[RecordedRun, frozenset[str]], Numbers | None]:
-    from stepscope.alerts.evaluation.series_store import bind
-
-    return lambda source, names: _values(source, names, lambda given: bind(name, given) is not None)
+def _values(source: RecordedRun, name: str) -> Numbers:
+    return np.asarray(source.series(name).value, dtype=np.float64)
 
 
 def _rise(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
@@ -91,9 +87,10 @@ def _slowdown(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
 def _against(
     source: RecordedRun, names: frozenset[str], name: str, compare: Callable[[Numbers, Numbers], Numbers]
 ) -> Numbers | None:
+    """Compare the medians of 20 points and of the 200 before them, at about 2 000 places."""
     if name not in names:
         return None
-    values = np.asarray(source.series(name).value, dtype=np.float64)
+    values = _values(source, name)
     values = values[np.isfinite(values)]
     if len(values) < 240:
         return None
@@ -107,22 +104,18 @@ def _waiting(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
     """Return the share of the step that is spent waiting for data, over 100 steps."""
     if not {"phase/data", "step_seconds"} <= names:
         return None
-    data, step = (np.asarray(source.series(name).value, dtype=np.float64) for name in ("phase/data", "step_seconds"))
+    data, step = (_values(source, name) for name in ("phase/data", "step_seconds"))
     size = min(len(data), len(step)) // 100 * 100
     if not size:
         return None
-    sums = [values[:size].reshape(-1, 100).sum(axis=1) for values in (data, step)]
-    return np.asarray(sums[0] / np.where(sums[1] > 0, sums[1], np.nan))
+    waited, total = (values[:size].reshape(-1, 100).sum(axis=1) for values in (data, step))
+    return np.asarray(waited / np.where(total > 0, total, np.nan))
 
 
 def _gpu_share(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
-    found = []
-    for name in names:
-        if name.startswith("gpu/") and name.endswith("/memory_used_bytes"):
-            total = name.replace("memory_used_bytes", "memory_total_bytes")
-            if total in names:
-                whole = float(np.max(source.series(total).value))
-                found.append(np.asarray(source.series(name).value, dtype=np.float64) / whole)
+    used = [name for name in names if name.startswith("gpu/") and name.endswith("/memory_used_bytes")]
+    pairs = [(name, name.replace("memory_used_bytes", "memory_total_bytes")) for name in used]
+    found = [_values(source, name) / float(np.max(_values(source, total))) for name, total in pairs if total in names]
     return np.concatenate(found) if found else None
 
 
@@ -139,5 +132,5 @@ READERS: dict[str, tuple[str, Callable[[Any, frozenset[str]], Numbers | None], b
     "io_wait": ("io_wait", _plain("cpu/iowait_ratio"), False),
     "disk_usage": ("disk_usage", _plain("disk/used_ratio"), False),
 }
-"""For each threshold: its rule, what to read of a run, and whether the rule fires below it."""
+"""For each threshold: its rule, the function that reads its values, and whether the rule fires below it."""
 RATIOS = {key for key in READERS if key not in {"grad_norm_exploded", "gpu_temperature"}}

@@ -1,7 +1,8 @@
-"""Fill in message templates: names and number formats only, so that no template can reach into an object or raise."""
+"""Fill in message templates: only names and number formats, so no template can reach into an object or raise."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ _FORMAT = re.compile(r"(?:[ _*-]?[<>^=])?[-+ ]?0?\d{0,2}[,_]?(?:\.\d{1,2})?[bcde
 def fill(template: str, values: Mapping[str, Any]) -> str:
     """Return a template with its placeholders replaced: `{loss:.2f}` by `loss`.
 
-    A placeholder without a value stays as its name in braces; a format that does not fit its value is left out. Nothing
-    is looked up in attributes or items, and nothing is raised.
+    A placeholder without a value stays as its name in braces; a format that does not fit its value is ignored. It
+    reads no attributes or items, and never raises.
     """
 
     def replaced(match: re.Match[str]) -> str:
@@ -34,12 +35,6 @@ def _shown(value: Any, layout: str) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return str(value)[:MOST] if value is None or isinstance(value, (bool, list, tuple, dict)) else "?"
     if layout and _FORMAT.fullmatch(layout):
-        try:
+        with contextlib.suppress(ValueError, OverflowError, TypeError):
             return format(value, layout)
-        except (ValueError, OverflowError, TypeError):
-            return _plain(value)
-    return _plain(value)
-
-
-def _plain(value: float | str) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)[:MOST]
