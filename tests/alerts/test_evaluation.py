@@ -171,7 +171,7 @@ def test_batches_do_not_matter(text, values, cut):
         window.extend(at[part], at[part], np.asarray(values[part]), start)
         frame = EvaluationFrame({"x": Stack.of([window], need.points + window.fresh)}, "x", window.fresh)
         found += evaluate(condition, frame)[0].tolist()
-        window.mark_seen()
+        window.fresh = 0
     assert np.array_equal(found, expected, equal_nan=True)
 
 
@@ -181,7 +181,7 @@ def test_memory_is_bounded():
     for start in range(0, 20_000, 100):
         at = np.arange(start, start + 100, dtype=np.float64)
         window.extend(at, at, at, start)
-        window.mark_seen()
+        window.fresh = 0
     assert len(window) < 500
     assert window.lowest == 0.0
     assert window.total == 20_000

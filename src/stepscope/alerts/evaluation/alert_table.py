@@ -1,4 +1,4 @@
-"""All alerts of a run: their states, silences, and their restoration after a restart."""
+"""All alerts of a run: their states and silences, and how they are restored after a restart."""
 
 from __future__ import annotations
 
@@ -6,33 +6,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.evaluation.history import alerts_of
-from stepscope.alerts.evaluation.state import (
-    ACKNOWLEDGED,
-    ACTIVE,
-    AT_END,
-    FIRING,
-    RESOLVED,
-    SILENCED,
-    Alert,
-    AlertText,
-    Point,
-    Silence,
-)
+from stepscope.alerts.evaluation.state import ACKNOWLEDGED, ACTIVE, AT_END, FIRING, RESOLVED, SILENCED, Alert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from stepscope.alerts.evaluation.state import Transition
+    from stepscope.alerts.evaluation.state import AlertText, Point, Silence, Transition
     from stepscope.alerts.rules.rule import Rule
 
 Key = tuple[str, str, int | None]
 """Rule, key of the alert, rank."""
 MOST_ALERTS = 20_000
-"""Alerts at most; more come from a rule over names without a bound."""
+"""Maximum number of alerts; more come from a rule on names without a bound."""
 
 
 class AlertTable:
-    """Holds an alert for everything that a rule watches and that was ever more than inactive."""
+    """Holds an alert for every series, event and rank that a rule watches."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         """Start with nothing firing."""
@@ -52,37 +41,33 @@ class AlertTable:
         return found
 
     def see(self, alert: Alert, points: Iterable[Point], words: Callable[[int], AlertText]) -> list[Transition]:
-        """Process judged points in order; `words` returns the text for the n-th of them."""
+        """Process evaluated points in order; `words` returns the text for the n-th of them."""
         found = (self.judge_point(alert, point, partial(words, number)) for number, point in enumerate(points))
         return [change for change in found if change is not None]
 
     def judge_point(self, alert: Alert, point: Point, words: Callable[[], AlertText]) -> Transition | None:
-        """Process one judged point; return the change that it causes."""
+        """Process one evaluated point; return the change that it causes."""
         due = alert.see(point)
         if due == "fire":
-            silenced = any(each.covers(alert.rule.name, alert.labels, point.time) for each in self.silences)
-            return alert.fire(point, words(), silenced=silenced)
+            return alert.fire(point, words(), silenced=self._is_silenced(alert, point.time))
         return alert.turn(RESOLVED, point.time) if due == "resolve" else None
 
+    def _is_silenced(self, alert: Alert, now: float) -> bool:
+        return any(silence.covers(alert.rule.name, alert.labels, now) for silence in self.silences)
+
     def tick(self, now: float) -> list[Transition]:
-        """Do what time alone brings: silences that end, escalations."""
+        """End silences and escalate alerts whose time has come."""
         found = []
         if self.silences:
             self.silences = [each for each in self.silences if each.until is None or now < each.until]
-            found += self._speak_again(now)
-        for alert in self.alerts.values():
-            louder = alert.escalate(now) if alert.rule.escalate is not None else None
-            if louder is not None:
-                found.append(louder)
-        return found
+            found += self._end_silence(now)
+        escalated = (alert.escalate(now) for alert in self.alerts.values() if alert.rule.escalate is not None)
+        return found + [change for change in escalated if change is not None]
 
-    def _speak_again(self, now: float) -> list[Transition]:
-        return [
-            alert.turn(FIRING, now)
-            for alert in self.alerts.values()
-            if alert.state == SILENCED
-            and not any(each.covers(alert.rule.name, alert.labels, now) for each in self.silences)
-        ]
+    def _end_silence(self, now: float) -> list[Transition]:
+        """Let alerts fire again that no silence covers any more."""
+        silenced = [alert for alert in self.alerts.values() if alert.state == SILENCED]
+        return [alert.turn(FIRING, now) for alert in silenced if not self._is_silenced(alert, now)]
 
     def acknowledge(self, which: str, by: str, now: float) -> list[Transition]:
         """Acknowledge alerts; `which` is the id of an alert or the name of a rule."""
@@ -94,7 +79,7 @@ class AlertTable:
         return found
 
     def silence(self, silence: Silence, now: float) -> list[Transition]:
-        """Send nothing for matching alerts from now on."""
+        """Silence matching alerts from now on."""
         self.silences.append(silence)
         return [
             alert.turn(SILENCED, now)
@@ -105,10 +90,10 @@ class AlertTable:
     def unsilence(self, match: Mapping[str, str], now: float) -> list[Transition]:
         """Lift a silence; alerts that still fire are sent."""
         self.silences = [each for each in self.silences if dict(each.match) != dict(match)]
-        return self._speak_again(now)
+        return self._end_silence(now)
 
     def restore(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Restore active alerts from the events of the run; resolved ones leave their cooldown."""
+        """Restore active alerts, and the cooldown of resolved ones, from the events of the run."""
         for row in reversed(alerts_of(events)):
             rule = self.rules.get(row["rule"])
             if rule is None:
@@ -121,7 +106,7 @@ class AlertTable:
                 alert.fired = max(alert.fired or 0.0, row["since"])
 
     def cut_off(self, alerts: Iterable[Alert], now: float) -> list[Transition]:
-        """Mark active alerts as active to the end; nothing is sent again."""
+        """Mark active alerts as active until the end; nothing is sent again."""
         return [
             alert.turn(alert.state, now, alert.told._replace(text=alert.told.text + AT_END), quiet=True)
             for alert in alerts

@@ -1,4 +1,4 @@
-"""The text of an alert: the sentence, the numbers that decided, the remedy."""
+"""The text of an alert: the message, the evidence, the remedy."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 SIGNS = {">": "above", ">=": "at least", "<": "below", "<=": "at most", "==": "equal to", "!=": "not"}
 BY_URGENCY = {"leak", "disk_full"}
-"""Findings that are graver the less time is left."""
-LEVELLED = {"slope", "rate", "zscore", "count", "finite"}
+"""Findings that are the more severe the less time is left."""
+UNITLESS = {"slope", "rate", "zscore", "count", "finite"}
 """Functions whose value does not have the unit of their metric."""
 
 
@@ -33,8 +33,8 @@ def deciding(node: Node) -> OperationNode | None:
 
 
 def unit_in(node: Node, names: Mapping[str, str]) -> str:
-    """Return the unit of one side of a comparison; empty if it is not that of a metric."""
-    while isinstance(node, CallNode) and node.name not in LEVELLED:
+    """Return the unit of one side of a comparison; empty if it is not the unit of a metric."""
+    while isinstance(node, CallNode) and node.name not in UNITLESS:
         node = node.of
     return unit_of(names.get(node.name, node.name)) if isinstance(node, MetricNode) else ""
 
@@ -44,12 +44,8 @@ def of_condition(
 ) -> AlertText:
     """Return the text for a condition that holds.
 
-    Args:
-        rule: whose.
-        facts: metric, rank, step, instance.
-        values: newest value of every metric of the condition, by its name.
-        sides: the two sides of the comparison that decides.
-        unit: of both.
+    `facts` has metric, rank, step and instance; `values` the newest value of every metric of the condition; `sides`
+    the two sides of the deciding comparison, in `unit`.
     """
     evidence: dict[str, Any] = {"metric": facts["metric"], "condition": rule.when}
     last = values.get(facts["metric"], math.nan)
@@ -61,28 +57,26 @@ def of_condition(
     shown = {"shown": format_value(sides[0] if sides else last, unit)}
     shown |= {"limit": format_value(sides[1], unit)} if sides else {}
     given = {**values, **facts, **evidence, **shown, "last": last, "rule": rule.name, "severity": rule.severity}
-    text = fill(rule.message, given) if rule.message else _default(rule, facts, shown, given)
+    text = fill(rule.message, given) if rule.message else _default(rule, facts, shown)
     return AlertText(text, fill(rule.remedy, {**spoken(facts), **given}), rule.severity, evidence)
 
 
 def _windows(rule: Rule) -> str:
-    """Return the windows of the condition."""
     calls = [part for part in walk(rule.condition) if isinstance(part, CallNode)] if rule.condition is not None else []
     windows = [str(window) for call in calls for window in call.windows]
     return ", ".join(dict.fromkeys(windows)) or "the newest value"
 
 
-def _default(rule: Rule, facts: Mapping[str, Any], shown: Mapping[str, str], given: Mapping[str, Any]) -> str:
+def _default(rule: Rule, facts: Mapping[str, Any], shown: Mapping[str, str]) -> str:
     comparison = deciding(rule.condition) if rule.condition is not None else None
     if comparison is None or "limit" not in shown:
         return f"{rule.name}: {rule.when} holds for {facts['metric']}"
-    return f"{facts['metric']} is {shown['shown']}, {SIGNS[comparison.sign]} {shown['limit']} ({rule.when})" + (
-        f" for {rule.lasting}" if rule.lasting.size and given else ""
-    )
+    lasting = f" for {rule.lasting}" if rule.lasting.size else ""
+    return f"{facts['metric']} is {shown['shown']}, {SIGNS[comparison.sign]} {shown['limit']} ({rule.when}){lasting}"
 
 
 def of_finding(rule: Rule, facts: Mapping[str, Any], finding: Finding) -> AlertText:
-    """Return the text for a finding of a detector: the rule's message, else the finding's own."""
+    """Return the text for a finding of a detector: the rule's message, otherwise the finding's."""
     evidence = {"metric": facts["metric"], "detector": rule.detect, **finding.evidence}
     evidence = {key: _plain(value) for key, value in evidence.items()}
     given = {**evidence, **facts, "text": finding.text, "rule": rule.name}
@@ -100,16 +94,14 @@ def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> AlertTex
     state, cause = str(event.get("state", "")), str(event.get("cause", ""))
     if event.get("kind") == "ended":
         given["end"] = end_words(state, cause)
-    text = fill(rule.message, given) if rule.message else f"{event.get('kind')}: {_reason(event)}"
+    reasons = (event.get(key) for key in ("why", "cause", "meaning", "reason", "error"))
+    reason = next((str(each) for each in reasons if each), "")
+    text = fill(rule.message, given) if rule.message else f"{event.get('kind')}: {reason}"
     own = event.get("remedy") or (crash_remedy(state, cause) if rule.remedy == REMEDIES["crash"] else "")
-    told = own if isinstance(own, str) and own else fill(rule.remedy, {**spoken(event), **given})
-    return AlertText(text, told, rule.severity, evidence)
-
-
-def _reason(event: Mapping[str, Any]) -> str:
-    return next((str(event[key]) for key in ("why", "cause", "meaning", "reason", "error") if event.get(key)), "")
+    remedy = own if isinstance(own, str) and own else fill(rule.remedy, {**spoken(event), **given})
+    return AlertText(text, remedy, rule.severity, evidence)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as strict JSON can hold it: NaN and infinity as text, numpy's scalars as Python's."""
+    """Return a value for strict JSON: NaN and infinity as text, numpy's scalars as Python's."""
     return strict(value.item() if hasattr(value, "item") else value, str)

@@ -1,27 +1,19 @@
-"""Evaluate conditions: for every new point of a series at once, and for many series of equal times together.
+"""Evaluate conditions on all new points of a series at once, and on many series with the same times together.
 
-A truth is 1, 0 or NaN for unknown: a window that is not full yet, a metric that is not there. Values are rows (series)
-by columns (points); windows are indices from `low` to `high` into the points that are kept.
+A condition is 1, 0 or NaN for unknown: a window is not full yet, or a metric is missing. Arrays have a row per series
+and a column per point; a window is given by the indices `low` and `high` of the stored points.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import add, eq, ge, gt, le, lt, mul, ne, sub
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.alerts.rules.expression import (
-    POINTS,
-    STEPS,
-    TIME,
-    CallNode,
-    MetricNode,
-    Node,
-    NumberNode,
-    RuleWindow,
-    metrics_of,
-)
+from stepscope.alerts.rules import expression
+from stepscope.alerts.rules.expression import POINTS, STEPS, TIME, CallNode, MetricNode, Node, RuleWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,24 +24,25 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
     Places = NDArray[np.intp]
+    Binary = Callable[[Numbers, Numbers], Any]
 
 FULL = 0.95
-"""Share of a window of time or steps that the series must reach back before the window counts as full."""
+"""A window of time or steps counts as full when the series covers this share of it."""
 FINITE = 0.5
 """Share of a window's values that must be finite for its mean, median or percentile."""
 CHUNK = 2**18
 """Values that are sorted at a time: 2 MiB."""
 FEW = 4
-"""New points up to which windows are sorted one by one."""
+"""Up to this many new points, windows are sorted one by one."""
 BASELINE_PARTS = 20
-"""A baseline is computed again when this small a part of its points is new."""
+"""A baseline is computed again when one part in this many of its points is new."""
 LEAST_BASELINE = 10
-"""Points of a baseline at least; more where a quarter of its window is more."""
+"""Minimum points of a baseline, or a quarter of its window if that is more."""
 
 
 @dataclass
 class Stack:
-    """Series of one metric in several instances whose points have the same times: rows by points."""
+    """Several series of one metric whose points have the same times, as a matrix of rows by points."""
 
     windows: Sequence[SeriesWindow]
     value: Numbers
@@ -58,7 +51,7 @@ class Stack:
 
     @classmethod
     def of(cls, windows: Sequence[SeriesWindow], most: int | None = None) -> Stack:
-        """Put series together that have the same axis: their last `most` points, or all."""
+        """Stack series with the same axis: their last `most` points, or all."""
         first = windows[0]
         last = slice(max(0, len(first) - most) if most is not None else 0, None)
         value = first.value[None, last] if len(windows) == 1 else np.stack([window.value[last] for window in windows])
@@ -67,18 +60,19 @@ class Stack:
 
 @dataclass
 class EvaluationFrame:
-    """What conditions are evaluated on: the series by metric, and the new points of the driving one."""
+    """The data that a condition is evaluated on: the series of each metric, and which points are new."""
 
     stacks: Mapping[str, Stack | None]
     driver: str
+    """The metric whose new points are evaluated."""
     fresh: int
-    """New points."""
+    """Number of new points."""
     frozen: list[dict[CallNode, float]] = field(default_factory=list)
-    """For each row, baselines that must not move while its alert fires."""
+    """For each row, the baselines that stay fixed while its alert fires."""
     baselines: dict[CallNode, Numbers] = field(default_factory=dict)
-    """Their values, by row and point: to be frozen."""
+    """The computed baselines by row and point, which may be frozen next."""
     lazy: bool = False
-    """Leave out what cannot change a truth, though it would leave a baseline to be frozen."""
+    """Skip parts that cannot change the result, even if they contain a baseline."""
 
     @property
     def rows(self) -> int:
@@ -92,7 +86,7 @@ class EvaluationFrame:
         return np.empty(0) if stack is None else stack.time[len(stack.time) - self.fresh :]
 
     def ends(self, stack: Stack) -> Places:
-        """Return for each new point how many points of a series had come by then."""
+        """Return, for each new point, how many points of a series had arrived by then."""
         driver = self.stacks[self.driver]
         if driver is stack or (driver is not None and driver.windows[0].axis == stack.windows[0].axis):
             return np.arange(len(stack.time) - self.fresh + 1, len(stack.time) + 1)
@@ -100,13 +94,13 @@ class EvaluationFrame:
 
 
 def evaluate(node: Node, frame: EvaluationFrame) -> Numbers:
-    """Return the value of a condition, or of a part of it, at each new point: rows by points."""
+    """Return the value of a condition, or of a part of it, at each new point: an array of rows by points."""
     with np.errstate(all="ignore"):
         return _value(node, frame)
 
 
 def _value(node: Node, frame: EvaluationFrame) -> Numbers:
-    if isinstance(node, NumberNode):
+    if isinstance(node, expression.NumberNode):
         return np.full((1, 1), node.value)
     if isinstance(node, MetricNode):
         return _last(frame.stacks.get(node.name), frame)
@@ -114,7 +108,7 @@ def _value(node: Node, frame: EvaluationFrame) -> Numbers:
         return _call(node, frame)
     first, *others = node.operands
     left = _value(first, frame)
-    if frame.lazy and node.sign == "and" and not left.any():  # NaN, which is unknown, counts as any
+    if frame.lazy and node.sign == "and" and not left.any():  # NaN, which is unknown, is nonzero
         return left
     return _operation(node.sign, [left, *(_value(other, frame) for other in others)])
 
@@ -136,7 +130,7 @@ def _operation(sign: str, given: list[Numbers]) -> Numbers:
     if sign == "not":
         return 1.0 - left
     right = given[1]
-    if sign == "and":  # NaN is unknown: with a 0 the whole is 0 anyway
+    if sign == "and":  # false and unknown is false
         return np.where((left == 0) | (right == 0), 0.0, left * right)
     if sign == "or":
         return np.where((left == 1) | (right == 1), 1.0, left + right)
@@ -150,25 +144,16 @@ def _divide(left: Numbers, right: Numbers) -> Numbers:
     return np.where(right == 0, np.nan, left / right)
 
 
-_ARITHMETIC: dict[str, Callable[[Numbers, Numbers], Any]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": _divide,
-}
-_COMPARISONS: dict[str, Callable[[Numbers, Numbers], Any]] = {
-    ">": np.greater,
-    "<": np.less,
-    ">=": np.greater_equal,
-    "<=": np.less_equal,
-    "==": np.equal,
-    "!=": np.not_equal,
-}
+_ARITHMETIC: dict[str, Binary] = {"+": add, "-": sub, "*": mul, "/": _divide}
+_COMPARISONS: dict[str, Binary] = {">": gt, "<": lt, ">=": ge, "<=": le, "==": eq, "!=": ne}
 
 
 def _call(node: CallNode, frame: EvaluationFrame) -> Numbers:
-    if node.name in {"abs", "last", "finite"}:
-        return _newest(node, frame)
+    if node.name == "finite":
+        return _finite(node.of, frame)
+    if node.name in {"abs", "last"}:
+        value = _value(node.of, frame)
+        return np.abs(value) if node.name == "abs" else value
     stack = _series(node.of, frame)
     if stack is None:
         return _unknown(frame)
@@ -186,18 +171,10 @@ def _call(node: CallNode, frame: EvaluationFrame) -> Numbers:
     return found if node.name == "count" else np.where(full, found, np.nan)
 
 
-def _newest(node: CallNode, frame: EvaluationFrame) -> Numbers:
-    """Return a function of the newest value alone."""
-    if node.name == "finite":
-        return _finite(node.of, frame)
-    value = _value(node.of, frame)
-    return np.abs(value) if node.name == "abs" else value
-
-
 def _finite(node: Node, frame: EvaluationFrame) -> Numbers:
-    """Return whether a value is finite; unknown only without any value."""
+    """Return whether a value is finite; unknown only if there is no value."""
     found = np.isfinite(_value(node, frame)).astype(np.float64)
-    for name in metrics_of(node):
+    for name in expression.metrics_of(node):
         stack = frame.stacks.get(name)
         if stack is None:
             return _unknown(frame)
@@ -206,7 +183,7 @@ def _finite(node: Node, frame: EvaluationFrame) -> Numbers:
 
 
 def _series(node: Node, frame: EvaluationFrame) -> Stack | None:
-    """Return the whole series of a metric, or of arithmetic on metrics, on the axis of the driving one."""
+    """Return the series of a metric, or of arithmetic on metrics at the points of the driving one."""
     if isinstance(node, MetricNode):
         return frame.stacks.get(node.name)
     driver = frame.stacks[frame.driver]
@@ -218,7 +195,7 @@ def _series(node: Node, frame: EvaluationFrame) -> Stack | None:
 
 
 def _bounds(stack: Stack, high: Places, window: RuleWindow) -> tuple[Places, Any]:
-    """Return where a window begins at each point, and whether it is full."""
+    """Return where the window of each point begins, and whether it is full."""
     first = stack.windows[0]
     gone = first.total - len(stack.time)
     if window.unit == POINTS:
@@ -233,7 +210,10 @@ def _bounds(stack: Stack, high: Places, window: RuleWindow) -> tuple[Places, Any
 
 
 def _sums(stack: Stack, low: Places, high: Places, *, squares: bool = False) -> tuple[Numbers, ...]:
-    """Return count, sum (and sum of squares) of the finite values from `low` to `high`, and their reference value."""
+    """Return count and sum (and sum of squares) of the finite values in each window, and the value subtracted first.
+
+    Subtracting a value near the others keeps the sums exact.
+    """
     start = int(low.min(initial=len(stack.time)))
     value = stack.value[:, start:]
     good = np.isfinite(value)
@@ -251,7 +231,7 @@ def _sums(stack: Stack, low: Places, high: Places, *, squares: bool = False) -> 
 
 
 def _between(values: Any, low: Places, high: Places) -> Numbers:
-    """Return the sums from `low` to `high`, which never decrease: the first window, plus and minus the changes."""
+    """Return the sum of each window; its bounds never decrease, so each differs from the first by running sums."""
     if not len(low):
         return np.zeros((len(values), 0))
     first = values[:, low[0] : high[0]].sum(axis=1, dtype=np.float64)
@@ -259,7 +239,7 @@ def _between(values: Any, low: Places, high: Places) -> Numbers:
 
 
 def _running(values: Any, ends: Places) -> Numbers:
-    """Return the sums from the first end to each."""
+    """Return the sums of the values from the first end to each end."""
     total = np.zeros((len(values), int(ends[-1] - ends[0]) + 1))
     np.cumsum(values[:, ends[0] : ends[-1]], axis=1, out=total[:, 1:], dtype=np.float64)
     return total[:, ends - ends[0]]
@@ -281,7 +261,7 @@ def _std(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
 
 
 def _enough(size: Any) -> Any:
-    """Return how many values of a window must be finite before its level is known."""
+    """Return how many values of a window must be finite."""
     return np.maximum(1.0, FINITE * size)
 
 
@@ -295,7 +275,7 @@ def _count(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
 
 
 def _highest_of(value: Numbers, low: Places, high: Places) -> Numbers:
-    """Return the highest finite value of each window, from tables of the highest of 1, 2, 4, 8 … neighbours."""
+    """Return the highest finite value of each window, from a sparse table: maxima of 1, 2, 4, 8 … neighbours."""
     start = int(low.min(initial=0)) if len(low) else 0
     level = np.where(np.isfinite(value[:, start:]), value[:, start:], -np.inf)
     low, size = low - start, high - low
@@ -312,16 +292,12 @@ def _highest_of(value: Numbers, low: Places, high: Places) -> Numbers:
     return np.where(np.isfinite(found), found, np.nan)
 
 
-def _max(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
-    return _highest_of(stack.value, low, high)
-
-
-def _min(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
-    return -_highest_of(-stack.value, low, high)
+def _extremes(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
+    return _highest_of(stack.value, low, high) if node.name == "max" else -_highest_of(-stack.value, low, high)
 
 
 def _median(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
-    """Return the quantile of each window, interpolated as numpy does: the only function that sorts every value."""
+    """Return the quantile of each window, interpolated as numpy does: the only function that sorts."""
     share = node.share / 100 if node.name == "percentile" else 0.5
     found = np.full((len(stack.value), len(low)), np.nan)
     size = int(high[-1] - low[-1]) if len(low) else 0
@@ -334,7 +310,7 @@ def _median(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
     if full.any():
         starts = low[full] - low[full][0]
         views = np.lib.stride_tricks.sliding_window_view(stack.value[:, low[full][0] : high[-1]], size, axis=1)
-        if not np.array_equal(starts, np.arange(views.shape[1])):  # not one at every point
+        if not np.array_equal(starts, np.arange(views.shape[1])):  # windows do not begin at every point
             views = views[:, starts]
         some = max(1, CHUNK // (views.shape[1] * size))
         for row in range(0, len(views), some):
@@ -355,13 +331,9 @@ def _quantile(values: Numbers, share: float) -> Numbers:
     good = np.isfinite(values)
     if not good.all():
         bad = ~good.all(axis=-1)
-        found[bad] = [_finite_quantile(row, share) for row in values[bad]]
+        rows = [row[np.isfinite(row)] for row in values[bad]]
+        found[bad] = [np.quantile(row, share) if len(row) >= _enough(size) else np.nan for row in rows]
     return np.asarray(found)
-
-
-def _finite_quantile(values: Numbers, share: float) -> float:
-    good = values[np.isfinite(values)]
-    return float(np.quantile(good, share)) if len(good) >= _enough(len(values)) else np.nan
 
 
 def _slope(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
@@ -396,8 +368,8 @@ _REDUCTIONS = {
     "sum": _sum,
     "std": _std,
     "count": _count,
-    "max": _max,
-    "min": _min,
+    "max": _extremes,
+    "min": _extremes,
     "median": _median,
     "percentile": _median,
     "slope": _slope,
@@ -406,7 +378,7 @@ _REDUCTIONS = {
 
 
 def _zscore(stack: Stack, high: Places, size: int) -> Numbers:
-    """Return how far each value is from the mean of those before it, in their deviations."""
+    """Return how far each value is from the mean of the window before it, in standard deviations."""
     before = np.maximum(high - 1, 0)
     low = np.maximum(before - size, 0)
     count, total, squares, around = _sums(stack, low, before, squares=True)
@@ -417,7 +389,7 @@ def _zscore(stack: Stack, high: Places, size: int) -> Numbers:
 
 
 def baseline_stride(size: int) -> int:
-    """Return after how many points a baseline of `size` points is computed again: it moves slowly."""
+    """Return after how many new points a baseline of `size` points is computed again: it moves slowly."""
     return max(1, size // BASELINE_PARTS)
 
 

@@ -1,7 +1,7 @@
-"""Samples of the machine on their way to the rules: kept as they came until they are due, then many at once.
+"""Samples of the machine on their way to the rules: collected until they are due, then evaluated together.
 
-A rule on the mean of a minute gains nothing from being asked every second, and asking costs the same for one sample as
-for five. A sample may wait a tenth of the window of the rules that read it; each is judged by its own time.
+A rule on the mean of a minute gains nothing from an evaluation every second, and five samples cost no more than one. A
+sample may wait for a tenth of the window of the rules that read it; it is still evaluated at its own time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 SHARE = 0.1
 """Share of a rule's window, or of its `for`, by which it may fire later."""
 LONGEST = 5.0
-"""Seconds that a sample waits at most."""
+"""Maximum seconds that a sample waits."""
 SLACK = 0.5
-"""Seconds before its time at which a sample is due already: evaluations come once a second."""
+"""A sample may be this many seconds early: evaluations come once a second."""
 
 
 def patience_of(rule: Rule) -> float:
-    """Return how many seconds samples may wait for a rule; 0: it judges single values, and must see them at once."""
+    """Return how many seconds samples may wait for a rule; 0 for a rule on single values."""
     if rule.detect:
         return min(LONGEST, SHARE * DETECTORS[rule.detect].need.seconds)
     lasting = rule.lasting.size if rule.lasting.unit == TIME else 0.0
@@ -49,14 +49,13 @@ def _span(node: Node) -> float:
     if isinstance(node, MetricNode):
         return 0.0
     if isinstance(node, CallNode):
-        sizes = [window.size for window in node.windows if window.unit == TIME]
-        return min(sizes, default=0.0)
+        return min((window.size for window in node.windows if window.unit == TIME), default=0.0)
     return min((_span(part) for part in node.operands), default=np.inf) if isinstance(node, OperationNode) else np.inf
 
 
 @dataclass
 class _Batch:
-    """Rows that have the same wanted values, which wait equally long."""
+    """Rows with the same names, whose values may wait equally long."""
 
     rank: int
     patience: float
@@ -69,7 +68,7 @@ class DelayedSamples:
     """Rows of samples that wait."""
 
     def __init__(self, wanted: Wanted, patience: Callable[[str], float]) -> None:
-        """Take which metrics are wanted, and how many seconds a metric may wait."""
+        """Collect the metrics that are `wanted`; `patience` returns how many seconds a metric may wait."""
         self._wanted, self._patience = wanted, patience
         self._plans: dict[tuple[int, tuple[str, ...]], list[_Batch]] = {}
         self._batches: dict[tuple[int, float, tuple[str, ...]], _Batch] = {}
@@ -86,7 +85,7 @@ class DelayedSamples:
             batch.rows.append(values)
 
     def _plan(self, rank: int, names: tuple[str, ...]) -> list[_Batch]:
-        """Return the batches for rows of these names; rare and often unwanted values are in batches of their own."""
+        """Return the batches for rows with these names, one per waiting time."""
         found: dict[float, list[str]] = {}
         for name in names:
             if self._wanted(rank, name):
@@ -104,7 +103,7 @@ class DelayedSamples:
         return found
 
     def _release(self, batch: _Batch, clocks: Clocks, found: PointsByMetric) -> None:
-        """Release the rows of a batch; samples of the same times are judged together."""
+        """Release the rows of a batch; samples with the same times get the same axis."""
         times = tuple(batch.times)
         if times not in clocks:
             self._axes += 1

@@ -14,7 +14,7 @@ from stepscope.alerts.evaluation.conditions import EvaluationFrame, Stack, evalu
 from stepscope.alerts.evaluation.detectors import DETECTORS, DetectorInput
 from stepscope.alerts.evaluation.series_store import SeriesStore, bind, fill_in, needs_of
 from stepscope.alerts.evaluation.series_window import Need
-from stepscope.alerts.evaluation.state import INACTIVE, PENDING, Alert, AlertText, Point
+from stepscope.alerts.evaluation.state import INACTIVE, Alert, AlertText, Point
 from stepscope.alerts.rules.expression import CallNode, Node, walk
 from stepscope.alerts.rules.rule import EACH, VALUE
 from stepscope.core.errors import in_words
@@ -43,7 +43,7 @@ class RuleInstance:
 
     rule: Rule
     name: str
-    """Rank of the driving metric."""
+    """Name of the driving metric, whose points are evaluated."""
     rank: int | None
     binding: tuple[str, ...]
     alert: Alert
@@ -62,7 +62,8 @@ class RuleInstance:
             self.driving = None
             return None
         named = self.rule.metrics if not self.rule.detect else DETECTORS[self.rule.detect].others
-        self.found = {name: self._find(name, store) for name in named}
+        full = {name: self.name if name == VALUE else fill_in(name, self.binding) for name in named}
+        self.found = {name: store.find(self.rank, each, self.rule.over) for name, each in full.items()}
         self.driving = self.found[self.driver] = store.find(self.rank, self.name, self.rule.over)
         return self.driving
 
@@ -71,10 +72,11 @@ class RuleInstance:
         """The rule's name for the series whose points are evaluated."""
         return self.name if self.rule.detect else self.rule.metrics[0]
 
-    def _find(self, name: str, store: SeriesStore) -> SeriesWindow | None:
-        if name == VALUE:
-            return store.find(self.rank, self.name, self.rule.over)
-        return store.find(self.rank, fill_in(name, self.binding), self.rule.over)
+    def facts(self, step: float) -> dict[str, Any]:
+        """Return the fields for the alert text at a step; NaN for none."""
+        instance = self.binding[0] if self.binding else self.name
+        at = None if np.isnan(step) else int(step)
+        return {"metric": self.name, "rank": self.alert.rank, "step": at, "instance": instance}
 
 
 def patterns_of(rule: Rule) -> tuple[str, ...]:
@@ -92,7 +94,7 @@ def labels_of(rule: Rule, name: str, rank: int | None) -> dict[str, str]:
 
 
 def reach_of(rule: Rule) -> Need | None:
-    """Return how far before the new points a rule reads; None: as far as possible."""
+    """Return how far before the new points a rule reads; None for as far as possible."""
     needs = list(needs_of(rule).values())
     parts = walk(rule.condition) if rule.condition is not None else ()
     whole = any(isinstance(part, CallNode) and part.name in WHOLE for part in parts)
@@ -103,9 +105,8 @@ def reach_of(rule: Rule) -> Need | None:
 
 
 def holding(node: Node, frame: EvaluationFrame) -> Any:
-    """Return whether a condition holds at each new point: rows by points."""
-    shape = (frame.rows, frame.fresh)
-    found = evaluate(node, frame)
+    """Return the value of a condition at each new point, in full shape: rows by points."""
+    found, shape = evaluate(node, frame), (frame.rows, frame.fresh)
     return found if found.shape == shape else np.broadcast_to(found, shape)
 
 
@@ -152,26 +153,22 @@ class Judge:
     def _meet(self, rank: int, name: str) -> None:
         """Create the rule instances that a new series drives."""
         for rule in self._rules:
-            detector = DETECTORS[rule.detect] if rule.detect else None
+            instances = self._instances[rule.name]
             bindings = (bind(each, name) for each in patterns_of(rule))
             binding = next((found for found in bindings if found is not None), None)
-            if binding is None or len(self._instances[rule.name]) >= MOST_INSTANCES:
-                continue
-            alone = rule.over == EACH and not (detector is not None and detector.across)
-            own = rank if alone and rank >= 0 else None
+            alone = rule.over == EACH and not (rule.detect and DETECTORS[rule.detect].across)
             place = rank if alone else None
-            if (place, name) in self._instances[rule.name]:
+            if binding is None or len(instances) >= MOST_INSTANCES or (place, name) in instances:
                 continue
+            own = rank if alone and rank >= 0 else None
             alert = self._alerts.alert(rule, name, own, labels_of(rule, name, own))
-            self._instances[rule.name][place, name] = RuleInstance(rule, name, place, binding, alert)
+            instances[place, name] = RuleInstance(rule, name, place, binding, alert)
 
     def forget(self, rank: int) -> list[Alert]:
         """Delete a rank's series; return its alerts."""
         gone = []
         for instances in self._instances.values():
-            for key in [key for key in instances if key[0] == rank]:
-                alert = instances.pop(key).alert
-                gone += [alert]
+            gone += [instances.pop(key).alert for key in list(instances) if key[0] == rank]
         self._met = {key for key in self._met if key[0] != rank}
         self.store.forget(rank)
         return gone
@@ -210,9 +207,9 @@ class Judge:
         truth = holding(rule.condition, frame)
         rises = (truth == 1.0).any(axis=1)
         found: list[Transition] = []
-        if frame.lazy and not rises.any():
-            return found  # the usual case
         if frame.lazy:
+            if not rises.any():
+                return found  # the usual case
             frame.lazy = False
             truth = holding(rule.condition, frame)
         clear = None if rule.clearing is None else holding(rule.clearing, frame)
@@ -227,7 +224,7 @@ class Judge:
         return found
 
     def _follow(self, instance: RuleInstance, frame: EvaluationFrame) -> list[Transition]:
-        """Evaluate one series whose baselines are frozen while its alert fires: again after every change."""
+        """Evaluate one series, again after every change: its baselines are frozen while its alert fires."""
         found: list[Transition] = []
         start = 0
         while start < frame.fresh:
@@ -237,9 +234,8 @@ class Judge:
             )
             points = self._points(frame, truth, clear, instance)
             for at in range(start, frame.fresh):
-                change = self._alerts.judge_point(
-                    instance.alert, points[at], partial(self._say, instance, frame, 0, at)
-                )
+                words = partial(self._say, instance, frame, 0, at)
+                change = self._alerts.judge_point(instance.alert, points[at], words)
                 start = at + 1
                 if change is not None:
                     found.append(change)
@@ -259,7 +255,7 @@ class Judge:
         return EvaluationFrame(stacks, first.driver, fresh, [one.frozen for one in instances])
 
     def _most(self, rule: Rule, window: SeriesWindow, fresh: int) -> int | None:
-        """Return how many of the last points a rule reads; None: all."""
+        """Return how many of the last points a rule reads; None for all."""
         reach = self._reach[rule.name]
         if reach is None:
             return None
@@ -283,9 +279,7 @@ class Judge:
         if stack is None:
             return []
         times, steps = stack.time[-frame.fresh :].tolist(), stack.step[-frame.fresh :].tolist()
-        skip = 0
-        if instance.alert.state == INACTIVE:
-            skip = int(np.argmax(truth == 1.0))
+        skip = int(np.argmax(truth == 1.0)) if instance.alert.state == INACTIVE else 0
         cleared = (truth == 0.0) if clear is None else (clear == 1.0)
         return [
             Point(
@@ -300,7 +294,7 @@ class Judge:
         ]
 
     def _freeze(self, instance: RuleInstance, frame: EvaluationFrame, at: int) -> None:
-        """Freeze the baselines while the alert fires, so that its own values do not move them."""
+        """Freeze the baselines while the alert fires, so that the values it is about do not move them."""
         instance.frozen.clear()
         if instance.alert.is_active:
             values = {call: float(found[0, at]) for call, found in frame.baselines.items()}
@@ -317,17 +311,12 @@ class Judge:
             if each is not None and high:
                 values[names[name]] = float(each.value[row, high - 1])
         step = stack.step[len(stack.time) - frame.fresh + at] if stack is not None else np.nan
-        facts = {"metric": instance.name, "rank": instance.alert.rank, "step": None if np.isnan(step) else int(step)}
-        facts["instance"] = instance.binding[0] if instance.binding else instance.name
         comparison = alert_text.deciding(rule.condition) if rule.condition is not None else None
         sides, unit = None, ""
         if comparison is not None:
-            left, right = (
-                float(np.broadcast_to(evaluate(side, frame), (frame.rows, frame.fresh))[row, at])
-                for side in comparison.operands
-            )
+            left, right = (float(holding(side, frame)[row, at]) for side in comparison.operands)
             sides, unit = (left, right), alert_text.unit_in(comparison.operands[0], names)
-        return alert_text.of_condition(rule, facts, values, sides, unit)
+        return alert_text.of_condition(rule, instance.facts(step), values, sides, unit)
 
     def _detect(self, instance: RuleInstance, driver: SeriesWindow) -> list[Transition]:
         """Run a detector on one series."""
@@ -342,23 +331,16 @@ class Judge:
         options = {**detector.options, **rule.options}
         scene = DetectorInput(instance.name, driver, others, options, instance.memory, instance.rank, ranks)
         signs = detector.look(scene)
-        if not signs:
-            return []
-        points = []
-        for sign in signs:
-            step = driver.step[sign.at]
-            at = None if np.isnan(step) else int(step)
-            points.append(Point(float(driver.time[sign.at]), at, sign.holds, not sign.holds))
-        facts = {"metric": instance.name, "rank": instance.alert.rank, "step": points[-1].step}
-        facts["instance"] = instance.binding[0] if instance.binding else instance.name
+        facts = [instance.facts(driver.step[sign.at]) for sign in signs]
+        points = [
+            Point(float(driver.time[sign.at]), fact["step"], sign.holds, not sign.holds)
+            for sign, fact in zip(signs, facts, strict=True)
+        ]
 
         def say(number: int) -> AlertText:
             finding = signs[number].finding
             if finding is None:
                 return AlertText(rule.name, rule.remedy, rule.severity, {"metric": instance.name})
-            return alert_text.of_finding(rule, {**facts, "step": points[number].step}, finding)
+            return alert_text.of_finding(rule, facts[number], finding)
 
         return self._alerts.see(instance.alert, points, say)
-
-
-__all__ = ["PENDING", "Judge", "RuleInstance"]

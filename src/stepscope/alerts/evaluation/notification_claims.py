@@ -26,20 +26,18 @@ NEAR_STEPS, NEAR_SECONDS = 64, 600
 
 
 class NotificationClaims:
-    """The alerts of this node that another node sends."""
+    """Decides which alerts of this node another node sends."""
 
     def __init__(self, run: Path, node: str) -> None:
-        """Claim in the folder of `run` for one `node`; nothing is written before something fires."""
+        """Write claims of `node` into the folder of `run`; nothing is written before an alert fires."""
         self._run, self._node = run, node
         self._elsewhere: set[str] = set()
 
     def claim(self, found: Iterable[Transition], rules: Iterable[Rule]) -> list[Transition]:
-        """Return changes, with those marked quiet that another node sends; `rules` are all rules of the engine."""
-        settled = []
-        shared: set[str] | None = None
-        for change in found:
-            if shared is None:
-                shared = {rule.name for rule in rules if not rule.event and rule.over != EACH}
+        """Return changes, marking those quiet that another node sends; `rules` are all rules of the engine."""
+        changes, settled = list(found), []
+        shared = {rule.name for rule in rules if not rule.event and rule.over != EACH} if changes else set()
+        for change in changes:
             starts = change.state == FIRING and change.previous != FIRING
             if starts and change.tells and change.rank is None and change.rule in shared and not self._claim(change):
                 self._elsewhere.add(change.alert)
@@ -47,7 +45,7 @@ class NotificationClaims:
         return settled
 
     def _claim(self, change: Transition) -> bool:
-        """Return whether this node sends the alert; it does if no other node claims it, or the disk cannot be read."""
+        """Return whether this node sends the alert: no other node claims it, or the disk cannot be read."""
         try:
             nodes = {entry.name.rpartition("-")[0] for entry in os.scandir(self._run / "nodes")}
             if not any(node and not node.startswith(".") and node != self._node for node in nodes):

@@ -1,4 +1,4 @@
-"""From drained records to points by metric: whole batches of rows at once, and only the columns that a rule reads."""
+"""Decode drained records into points by metric: many rows at once, and only the columns that a rule reads."""
 
 from __future__ import annotations
 
@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stepscope.core.records import (
-    NO_STEP,
-    RECORD,
-    SCHEMA_EVENT,
-    SCHEMA_PAIRS,
-    RecordArray,
-    groups,
-    pair_values,
-    row_values,
-    words_of,
-)
+from stepscope.core import records
+from stepscope.core.records import NO_STEP, RECORD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +19,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 FEW = 12
-"""Rows up to which numbers are read one by one: below a dozen, arrays cost more than they save."""
+"""Up to this many rows, numbers are read one by one: arrays would cost more than they save."""
 Column = tuple[str, int, bool]
 """Name of a metric, its index in the row, and whether it is a duration in ns."""
 Batch = tuple[bytes, list[int]]
@@ -57,7 +48,7 @@ class PointReader:
     """Decodes drained records; remembers which columns of which rows are wanted."""
 
     def __init__(self, offset: float, wanted: Wanted) -> None:
-        """Take the seconds to add to monotonic time, and which metrics are wanted."""
+        """Decode the metrics that are `wanted`; `offset` is added to monotonic seconds."""
         self._offset, self._wanted = offset, wanted
         self._columns: dict[tuple[int, int], tuple[RowSchema, list[Column]]] = {}
         self._axes = 0
@@ -67,10 +58,10 @@ class PointReader:
         rows: dict[tuple[int, int], tuple[RowSchema, list[Batch]]] = {}
         for piece in pieces:
             by_schema: dict[int, list[int]] = {}
-            for group in groups(piece.data):
+            for group in records.groups(piece.data):
                 by_schema.setdefault(group.schema, []).extend(group.offsets())
-            by_schema.pop(SCHEMA_EVENT, None)
-            for offset in sorted(by_schema.pop(SCHEMA_PAIRS, ())):
+            by_schema.pop(records.SCHEMA_EVENT, None)
+            for offset in sorted(by_schema.pop(records.SCHEMA_PAIRS, ())):
                 self._add_pairs(piece, offset, points)
             for number, offsets in by_schema.items():
                 schema = piece.table.schemas.get(number)
@@ -93,7 +84,7 @@ class PointReader:
     ) -> None:
         """Read rows one by one."""
         heads = [RECORD.unpack_from(data, at) for data, offsets in batches for at in offsets]
-        values = [row_values(data, at, schema) for data, offsets in batches for at in offsets]
+        values = [records.row_values(data, at, schema) for data, offsets in batches for at in offsets]
         self._axes -= 1
         time = np.array([head[3] / 1e9 + self._offset for head in heads])
         step = steps_of(np.array([head[4] for head in heads]))
@@ -103,7 +94,10 @@ class PointReader:
 
     def _add_many(self, rank: int, columns: list[Column], batches: list[Batch], points: PointsByMetric) -> None:
         """Read all rows at once."""
-        arrays = [RecordArray(words_of(data), np.array(offsets, dtype=np.int64) // 8) for data, offsets in batches]
+        arrays = [
+            records.RecordArray(records.words_of(data), np.array(offsets, dtype=np.int64) // 8)
+            for data, offsets in batches
+        ]
         time = np.concatenate([each.time_ns for each in arrays]) / 1e9 + self._offset
         step = steps_of(np.concatenate([each.step for each in arrays]))
         self._axes -= 1
@@ -131,7 +125,8 @@ class PointReader:
         _, _, _, time_ns, step = RECORD.unpack_from(piece.data, offset)
         time, steps = np.array([time_ns / 1e9 + self._offset]), steps_of(np.array([step]))
         self._axes -= 1
-        for name, value in pair_values(piece.data, offset, piece.table.names, checked=piece.checked).items():
+        pairs = records.pair_values(piece.data, offset, piece.table.names, checked=piece.checked)
+        for name, value in pairs.items():
             if self._wanted(piece.rank, name):
                 new = NewPoints(steps, time, np.array([value]), self._axes)
                 points.setdefault((piece.rank, name), []).append(new)
@@ -145,7 +140,7 @@ def steps_of(step: NDArray[np.int64]) -> Numbers:
 
 
 def merged(parts: list[NewPoints]) -> NewPoints:
-    """Return the points of one metric that came in several kinds of rows, in order of time."""
+    """Return the points of one metric that came in several kinds of rows, ordered by time."""
     if len(parts) == 1:
         return parts[0]
     time = np.concatenate([part.time for part in parts])

@@ -1,11 +1,11 @@
-"""The series that rules read: windows by rank and name, only of wanted metrics, and combined over ranks."""
+"""The series that rules read: a window per rank and metric, and series that combine all ranks."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.alerts.evaluation.conditions import baseline_stride
 from stepscope.alerts.evaluation.delayed_samples import patience_of
 from stepscope.alerts.evaluation.detectors import DETECTORS, need_of
-from stepscope.alerts.evaluation.records import NewPoints, merged
+from stepscope.alerts.evaluation.records import merged
 from stepscope.alerts.evaluation.series_window import Need, SeriesWindow
 from stepscope.alerts.rules import expression
 from stepscope.alerts.rules.expression import POINTS, STEPS, CallNode, Node
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 OWN = "own"
-"""Stands, as a pattern, for the metrics of a program's own that a general rule can judge: see `is_own`."""
+"""A pattern that matches the program's own metrics that a general rule can evaluate: see `is_own`."""
 MOST_OWN = 64
-"""Metrics that such a rule reads, the first that come: each costs 48 KiB."""
+"""The first metrics that such a rule reads: each takes 48 KiB."""
 WORD = re.compile(r"[a-z]+")
 COURSES = frozenset({"accuracy", "acc", "reward", "rewards", "score"})
 PLANNED = frozenset(
@@ -49,6 +49,8 @@ MACHINE = ("cpu/", "gpu/", "memory/", "disk/", "network/", "process/", "pressure
 SILENT = 60.0
 """Seconds after which a rank that no longer logs a metric is not waited for."""
 Name = tuple[int, str]
+Points = tuple["Numbers", "Numbers", "Numbers"]
+"""Steps, times and values."""
 
 
 def bind(pattern: str, name: str) -> tuple[str, ...] | None:
@@ -58,42 +60,37 @@ def bind(pattern: str, name: str) -> tuple[str, ...] | None:
     if "*" not in pattern:
         return () if pattern == name else None
     parts, given = pattern.split("/"), name.split("/")
-    if len(parts) != len(given) or not all(fnmatchcase(own, part) for part, own in zip(parts, given, strict=True)):
+    if len(parts) != len(given) or not all(map(fnmatchcase, given, parts)):
         return None
     return tuple(own for part, own in zip(parts, given, strict=True) if "*" in part)
 
 
 @lru_cache(maxsize=4096)
 def is_own(name: str) -> bool:
-    """Return whether a metric is the program's own, of an unknown course: no loss, time, rate or counter.
+    """Return whether a metric is the program's own and may take any course: no loss, time, rate or counter.
 
-    Metrics of the vocabulary have rules of their own, except accuracy and reward; so have losses. Times, memory and
-    throughput depend on the machine as much as on the program; schedules and counters do what they should.
+    Losses and metrics of the vocabulary, except accuracy and reward, have their own rules. Times, memory and throughput
+    depend on the machine as much as on the program; schedules and counters are planned.
     """
     words = set(WORD.findall(name.lower()))
-    if words & COURSES:
-        return True
     known = metric_of(name) is not None or name.startswith(MACHINE)
-    return not (known or unit_of(name) or words & PLANNED)
+    return bool(words & COURSES) or not (known or unit_of(name) or words & PLANNED)
 
 
 def fill_in(pattern: str, binding: tuple[str, ...]) -> str:
-    """Return the name that a pattern becomes for one instance."""
-    if "*" not in pattern:
-        return pattern
+    """Return a pattern with its `*` parts replaced by those of one instance."""
     waiting = iter(binding)
     return "/".join(next(waiting, part) if "*" in part else part for part in pattern.split("/"))
 
 
 def needs_of(rule: Rule) -> dict[str, Need]:
     """Return how much a rule reads of each of its metrics, by name or pattern."""
-    found: dict[str, Need] = {}
     if rule.detect:
         detector = DETECTORS[rule.detect]
         need = need_of(detector, {**detector.options, **rule.options})
-        found = dict.fromkeys(rule.metric or detector.metric, need)
-        most = need.points if detector.across else 1
-        return {**dict.fromkeys(detector.others, Need(most)), **found}
+        others = dict.fromkeys(detector.others, Need(need.points if detector.across else 1))
+        return others | dict.fromkeys(rule.metric or detector.metric, need)
+    found: dict[str, Need] = {}
     for node in (rule.condition, rule.clearing):
         if node is not None:
             for name, need in _needs(node).items():
@@ -125,17 +122,18 @@ def _need(call: CallNode) -> Need:
 
 @dataclass
 class CombinedSeries:
-    """One metric of all ranks as one series, by step."""
+    """One metric of all ranks combined into one series, by step."""
 
     window: SeriesWindow
     how: str
     done: float = -np.inf
+    """The last step that was combined."""
     members: dict[int, SeriesWindow] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
     """By rank, how many of its points are done and need not be read again."""
 
     def advance(self) -> None:
-        """Take the steps that every rank has logged by now."""
+        """Combine the steps that every rank has logged by now."""
         members = [(rank, member) for rank, member in self.members.items() if len(member)]
         newest = max(member.last_time for _, member in members)
         members = [(rank, member) for rank, member in members if newest - member.last_time <= SILENT]
@@ -150,11 +148,11 @@ class CombinedSeries:
         if len(common) > 1 and not (common[1:] > common[:-1]).all():
             common = np.unique(common)
         if len(common):
-            self._take(common, parts)
+            self._combine(common, parts)
         self.done = max(self.done, upto)
 
-    def _new(self, rank: int, member: SeriesWindow, upto: float) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the steps, times and values of a rank that are not done, up to a step."""
+    def _new(self, rank: int, member: SeriesWindow, upto: float) -> Points:
+        """Return the points of a rank that are not done, up to a step."""
         gone = member.total - len(member)
         start = max(0, self.taken.get(rank, 0) - gone)
         step = member.step[start:]
@@ -165,8 +163,8 @@ class CombinedSeries:
             return step, member.time[start:], member.value[start:]
         return step[mine], member.time[start:][mine], member.value[start:][mine]
 
-    def _take(self, common: Numbers, parts: list[tuple[Numbers, Numbers, Numbers]]) -> None:
-        """Put the points at these steps together."""
+    def _combine(self, common: Numbers, parts: list[Points]) -> None:
+        """Combine the points of all ranks at these steps."""
         if any(len(step) != len(common) or (step != common).any() for step, _, _ in parts):
             parts = [_at(common, part) for part in parts]
         values = np.array([value for _, _, value in parts])
@@ -176,8 +174,8 @@ class CombinedSeries:
         self.window.extend(common, np.maximum.accumulate(times.max(axis=0)), value, hash(common.tobytes()))
 
 
-def _at(common: Numbers, part: tuple[Numbers, Numbers, Numbers]) -> tuple[Numbers, Numbers, Numbers]:
-    """Return the points of one rank at these steps, each of which it has."""
+def _at(common: Numbers, part: Points) -> Points:
+    """Return the points of one rank at these steps, which it all has."""
     step, time, value = part
     order = np.argsort(step, kind="stable")
     places = order[np.searchsorted(step[order], common)]
@@ -191,13 +189,13 @@ _WAYS: dict[str, Callable[[Numbers], Any]] = {
     "sum": lambda values: values.sum(axis=0),
     "spread": lambda values: values.max(axis=0) / np.median(values, axis=0),
 }
-"""How the values of several ranks, in rows, become one."""
+"""How the values of several ranks, one per row, are combined."""
 
 
 def _spellings(name: str) -> list[tuple[str, float]]:
     """Return the names of a metric, and the factor of its values under each.
 
-    A metric that a program logs never replaces one that the watcher samples of a device or a process.
+    A metric that a program logs never replaces one that the watcher samples from a device or a process.
     """
     alias = aliases.get(name)
     if alias is None or "*" in alias.canonical:
@@ -206,7 +204,7 @@ def _spellings(name: str) -> list[tuple[str, float]]:
 
 
 class SeriesStore:
-    """Windows of everything that a rule wants."""
+    """The windows of all metrics that a rule reads."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         """Collect from the rules which metrics are wanted."""
@@ -226,7 +224,7 @@ class SeriesStore:
         self._logged: set[str] = set()
         self._own: set[str] = set()
         self._machine: list[int] = []
-        """Numbers under which watchers write their own rows."""
+        """Negative ranks under which watchers write their own rows."""
         self.version = 0
         """Grows with every new series."""
 
@@ -238,11 +236,11 @@ class SeriesStore:
         return bool(self._targets[key])
 
     def patience(self, name: str) -> float:
-        """Return how many seconds samples of a metric may wait before they are judged."""
-        spellings = [spelling for spelling, _ in _spellings(name)]
-        found = (
-            patience for pattern, patience in self._patience for each in spellings if bind(pattern, each) is not None
-        )
+        """Return how many seconds samples of a metric may wait before they are evaluated."""
+        names = [spelling for spelling, _ in _spellings(name)]
+        found = [
+            patience for pattern, patience in self._patience if any(bind(pattern, each) is not None for each in names)
+        ]
         return min(found, default=0.0)
 
     def _meet(self, rank: int, name: str) -> list[tuple[SeriesWindow, float]]:
@@ -250,13 +248,14 @@ class SeriesStore:
         for spelling, factor in _spellings(name):
             wanted = [need for pattern, need in self._needs if self._binds(pattern, spelling)]
             taken = self.windows.get((rank, spelling))
-            if not wanted or (taken is not None and spelling != name):  # of two other spellings the first one counts
+            if not wanted or (taken is not None and spelling != name):  # the first of two other spellings counts
                 continue
-            if taken is not None:  # it was known by another spelling only: now it has its own points
-                self._forget(taken)
-            need = Need()
-            for each in wanted:
-                need = need.both(each)
+            if taken is not None:  # it was only known by another spelling: now it has its own points
+                self._targets = {
+                    key: [target for target in targets if target[0] is not taken]
+                    for key, targets in self._targets.items()
+                }
+            need = reduce(Need.both, wanted)
             window = self.windows[rank, spelling] = SeriesWindow(need)
             found.append((window, factor))
             self.version += 1
@@ -271,23 +270,17 @@ class SeriesStore:
         return found
 
     def _binds(self, pattern: str, name: str) -> bool:
-        """Return whether a pattern wants a metric; the general rule has a limited number of series."""
+        """Return whether a pattern matches a metric; `own` matches a limited number of them."""
         if bind(pattern, name) is None:
             return False
         if pattern == OWN and len(self._own) < MOST_OWN:
             self._own.add(name)
         return pattern != OWN or name in self._own
 
-    def _forget(self, window: SeriesWindow) -> None:
-        """Fill a window no more."""
-        self._targets = {
-            key: [target for target in targets if target[0] is not window] for key, targets in self._targets.items()
-        }
-
     def is_double(self, name: str, patterns: tuple[str, ...]) -> bool:
-        """Return whether a rule with these patterns also judges the points of this name under a better name.
+        """Return whether a rule with these patterns also evaluates the points of this name under a better name.
 
-        Better is the name under which they were logged; of two names for one quantity the canonical one.
+        The name that was logged is better; if both were, the canonical one.
         """
         if name in self._logged:
             better = {spelling for spelling, _ in _spellings(name)} - {name}
@@ -307,7 +300,7 @@ class SeriesStore:
                 whole.advance()
 
     def find(self, rank: int | None, name: str, how: str = EACH) -> SeriesWindow | None:
-        """Return the series of a metric: of a rank, or of the machine if the rank has none, or of all ranks."""
+        """Return the series of a metric: that of a rank, else that of the machine; without a rank, of all ranks."""
         whole = self._together.get((how, name)) if rank is None else None
         if whole is not None:
             alone = how == EACH or len(whole.members) == 1
@@ -339,6 +332,3 @@ class SeriesStore:
             whole.taken.pop(rank, None)
         self._together = {key: whole for key, whole in self._together.items() if whole.members}
         self.version += 1
-
-
-__all__ = ["NewPoints", "SeriesStore", "bind", "fill_in", "needs_of"]

@@ -1,4 +1,4 @@
-"""The last points of one series: arrays that grow at one end and are cut at the other, in bounded memory."""
+"""The last points of one series, in bounded memory: arrays that grow at one end and are cut at the other."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
     Steps = NDArray[np.int64]
 
-HEAD = 256
-"""Points of the beginning that are kept for `first()`."""
-SMALLEST = 64
-"""Points that a new window has room for."""
+HEAD, SMALLEST = 256, 64
+"""First points of a series that are kept for `first()`, and points that a new window has room for."""
 
 
 class Need(NamedTuple):
-    """How much of a series is read before its newest points."""
+    """How much of a series is read before its newest points; the maximum of all that is given."""
 
     points: int = 1
     seconds: float = 0.0
@@ -30,13 +28,8 @@ class Need(NamedTuple):
     """The first points of the run, too."""
 
     def both(self, other: Need) -> Need:
-        """Return what serves two."""
-        return Need(
-            max(self.points, other.points),
-            max(self.seconds, other.seconds),
-            max(self.steps, other.steps),
-            self.head or other.head,
-        )
+        """Return the need that covers both."""
+        return Need._make(map(max, self, other))
 
 
 class SeriesWindow:
@@ -46,33 +39,32 @@ class SeriesWindow:
         """Start empty; `need` is how much to keep."""
         self.need = need
         self.total = 0
-        """Points that have come."""
-        self.began = np.nan
-        """Time of the first one."""
-        self.first_step = np.nan
+        """Points that have ever come."""
+        self.began = self.first_step = np.nan
+        """Time and step of the first point."""
         self.last_step, self.last_time = np.nan, -np.inf
         """Of the newest point."""
         self.fresh = 0
-        """Points since the last `mark_seen`."""
+        """Points that no rule has read yet; the store resets it."""
         self.axis = 0
-        """Equal for series whose points came in the same rows, and so have the same times and steps."""
+        """Equal for series whose points came in the same rows and so have the same times and steps."""
         self.highest, self.lowest = -np.inf, np.inf
         self._start = self._end = 0
         self._data = np.empty((3, SMALLEST))
         self._head: list[float] = []
 
     def __len__(self) -> int:
-        """Return how many points are there."""
+        """Return how many points are stored."""
         return self._end - self._start
 
     def extend(self, step: Numbers, time: Numbers, value: Numbers, axis: int) -> None:
-        """Take new points, in order. `axis` names the rows that they came in."""
+        """Append new points, in order; `axis` identifies the rows that they came in."""
         count = len(value)
         if not count:
             return
         if not self.total:
             self.began, self.first_step = float(time[0]), float(step[0])
-        if time[0] < self.last_time or (count > 1 and (time[1:] < time[:-1]).any()):  # a device had it for a while
+        if time[0] < self.last_time or (count > 1 and (time[1:] < time[:-1]).any()):  # a device returned it late
             time = np.maximum(np.maximum.accumulate(time), self.last_time)
         self.last_step, self.last_time = float(step[-1]), float(time[-1])
         if self._end + count > self._data.shape[1]:
@@ -108,19 +100,11 @@ class SeriesWindow:
     def _needed(self) -> int:
         """Return how many of the points may still be read."""
         found = self.need.points
-        if not len(self):
-            return found
-        if self.need.seconds:
-            since = self.time[-1 - self.fresh if self.fresh < len(self) else 0] - self.need.seconds
-            found = max(found, len(self) - self.fresh - int(np.searchsorted(self.time, since)))
-        if self.need.steps:
-            since = self.step[-1 - self.fresh if self.fresh < len(self) else 0] - self.need.steps
-            found = max(found, len(self) - self.fresh - int(np.searchsorted(self.step, since)))
+        for axis, size in ((self.time, self.need.seconds), (self.step, self.need.steps)):
+            if size and len(self):
+                since = axis[-1 - self.fresh if self.fresh < len(self) else 0] - size
+                found = max(found, len(self) - self.fresh - int(np.searchsorted(axis, since)))
         return found
-
-    def mark_seen(self) -> None:
-        """Mark the new points as seen."""
-        self.fresh = 0
 
     @property
     def step(self) -> Numbers:

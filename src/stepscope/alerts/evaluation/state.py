@@ -19,15 +19,15 @@ INACTIVE, PENDING, FIRING, ACKNOWLEDGED, SILENCED, RESOLVED = (
 )
 ACTIVE = (FIRING, ACKNOWLEDGED, SILENCED)
 AT_END = "; still so at the end"
-"""Appended to the text of an alert that held until the run, or its rank, ended."""
+"""Appended to the text of an alert that was active when the run, or its rank, ended."""
 
 
 @dataclass(frozen=True)
 class Transition:
-    """One change of an alert's state, with what decided it."""
+    """One change of an alert's state, with its evidence."""
 
     alert: str
-    """Its id: the same for everything that happens to one occurrence."""
+    """The alert's id, the same for all changes of one occurrence."""
     rule: str
     state: str
     severity: str
@@ -41,23 +41,22 @@ class Transition:
     time: float
     """Seconds since 1970."""
     key: str = ""
-    """What makes it this one among others of its rule: `gpu/0/temperature_celsius`, rank 3."""
+    """Tells it from other alerts of its rule: `gpu/0/temperature_celsius`, rank 3."""
     previous: str = ""
     """State before; firing for an escalation."""
     actions: tuple[Any, ...] = ()
-    """Actions to take; only where it begins to fire."""
+    """Actions to take; only when it begins to fire."""
     quiet: bool = False
-    """Nothing is sent: the run is over."""
+    """Nothing is sent: the run is over, or another node sends it."""
 
     @property
     def tells(self) -> bool:
         """Whether people are notified of it."""
-        if self.quiet:
-            return False
-        return self.state == FIRING or (self.state == RESOLVED and self.previous in {FIRING, ACKNOWLEDGED})
+        is_over = self.state == RESOLVED and self.previous in {FIRING, ACKNOWLEDGED}
+        return not self.quiet and (self.state == FIRING or is_over)
 
     def event(self) -> dict[str, Any]:
-        """Return it as an event of the run."""
+        """Return the change as an event of the run."""
         found: dict[str, Any] = {"kind": "alert", "alert": self.alert, "rule": self.rule, "state": self.state}
         found |= {"severity": self.severity, "text": self.text, "remedy": self.remedy, "key": self.key}
         found |= {"labels": dict(self.labels), "evidence": dict(self.evidence), "previous": self.previous}
@@ -65,14 +64,14 @@ class Transition:
 
 
 class Point(NamedTuple):
-    """One point at which a condition was judged."""
+    """One point at which a condition was evaluated."""
 
     time: float
     step: int | None
     holds: bool | None
     """None: unknown."""
     cleared: bool | None = None
-    """Whether what resolves it holds; None if unknown."""
+    """Whether the condition that resolves the alert holds; None if unknown."""
 
 
 class AlertText(NamedTuple):
@@ -88,11 +87,11 @@ NOTHING = AlertText("", "", "", {})
 
 
 class Silence(NamedTuple):
-    """Alerts that nobody wants to get, and until when."""
+    """Alerts that are not sent: those whose rule and labels match."""
 
     match: Mapping[str, str]
     until: float | None
-    """Seconds since 1970; None: until it is lifted."""
+    """Seconds since 1970; None for until it is lifted."""
     by: str = ""
 
     def covers(self, rule: str, labels: Mapping[str, str], now: float) -> bool:
@@ -107,7 +106,7 @@ class Silence(NamedTuple):
 
 @dataclass
 class Alert:
-    """One subject of a rule: a series, a GPU, a rank."""
+    """The state of a rule for one series, GPU or rank."""
 
     rule: Rule
     key: str
@@ -122,18 +121,18 @@ class Alert:
     clear_since: Point | None = None
     clear_count: int = 0
     fired: float | None = None
-    """When it fired last; seconds since 1970."""
+    """When it last fired; seconds since 1970."""
     told: AlertText = NOTHING
-    """The last text."""
+    """The latest text."""
     step: int | None = None
 
     @property
     def is_active(self) -> bool:
-        """Whether it fires, acknowledged or silenced or not."""
+        """Whether it fires, even if it is acknowledged or silenced."""
         return self.state in ACTIVE
 
     def see(self, point: Point) -> str:
-        """Process one judged point; return what is due: "fire", "resolve" or nothing."""
+        """Process one evaluated point; return what is due: "fire", "resolve" or ""."""
         if point.holds:
             self.clear_since, self.clear_count = None, 0
             if self.is_active:
@@ -141,7 +140,9 @@ class Alert:
             if self.state != PENDING:
                 self.state, self.since, self.count = PENDING, point, 0
             self.count += 1
-            return "fire" if self._is_ripe(point) else ""
+            lasts = self.since is not None and lasted(self.rule.lasting, self.since, point, self.count)
+            has_cooled = self.fired is None or point.time - self.fired >= self.rule.cooldown
+            return "fire" if lasts and has_cooled else ""
         if self.state == PENDING and point.holds is not None:
             self.state, self.since, self.count = INACTIVE, None, 0
         if not self.is_active or not point.cleared:
@@ -152,11 +153,6 @@ class Alert:
             self.clear_since, self.clear_count = point, 0
         self.clear_count += 1
         return "resolve" if lasted(self.rule.keep, self.clear_since, point, self.clear_count) else ""
-
-    def _is_ripe(self, point: Point) -> bool:
-        if self.since is None or not lasted(self.rule.lasting, self.since, point, self.count):
-            return False
-        return self.fired is None or point.time - self.fired >= self.rule.cooldown
 
     def fire(self, point: Point, words: AlertText, *, silenced: bool) -> Transition:
         """Begin to fire."""
@@ -202,7 +198,7 @@ class Alert:
         return change
 
     def escalate(self, now: float) -> Transition | None:
-        """Fire again with a higher severity if nobody has reacted in time."""
+        """Fire again with a higher severity if nobody has acknowledged it in time."""
         plan = self.rule.escalate
         if plan is None or self.state != FIRING or self.fired is None or now - self.fired < plan.after:
             return None
@@ -213,20 +209,18 @@ class Alert:
         return self.turn(FIRING, now, self.told._replace(severity=plan.severity, text=text))
 
     def restore(self, row: Mapping[str, Any]) -> None:
-        """Go on as a row of the history has it."""
+        """Continue from a row of the history."""
         self.state, self.id, self.fired, self.step = row["state"], row["alert"], row["since"], row.get("step")
         text = str(row["text"]).removesuffix(AT_END)  # it is still active
         self.told = AlertText(text, str(row["remedy"]), str(row["severity"]), row["evidence"])
 
 
 def lasted(span: RuleWindow, since: Point, now: Point, count: int) -> bool:
-    """Return whether a condition has lasted as long as a rule wants."""
+    """Return whether a condition has held for as long as a rule demands."""
     if not span.size:
         return True
     if span.unit == TIME:
         return now.time - since.time >= span.size - 1e-6
-    if span.unit == STEPS:
-        if now.step is not None and since.step is not None:
-            return now.step - since.step >= span.size
-        return count > span.size
-    return count >= span.size
+    if span.unit == STEPS and now.step is not None and since.step is not None:
+        return now.step - since.step >= span.size
+    return count > span.size if span.unit == STEPS else count >= span.size
