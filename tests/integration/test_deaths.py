@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import stepscope
-from stepscope.watcher import death
 from stepscope.watcher.death import Trainee
 from tests.integration.processes import PATIENCE, kill, until, watchers
 
@@ -72,7 +71,7 @@ def test_the_wait_status_of_a_process_that_is_not_our_child_is_seen(parent, end,
     process, trainee = parent(end, habit)
     process.stdin.write("go\n")
     process.stdin.flush()
-    assert death.wait([trainee], PATIENCE)
+    assert trainee.dead(PATIENCE)
     if habit == "reaps":
         assert process.stdout.readline() == "reaped\n"
         if trainee.status() is None and os.uname().release.split(".")[:2] < ["6", "15"]:

@@ -114,7 +114,6 @@ JUDGED = [
     # Nobody saw it.
     (EndEvidence(), End("killed", KILLED, certain=False)),
     (EndEvidence(state=EXITED), End("finished", "", certain=False)),
-    (EndEvidence(state=EXITED, said=3), End("failed", "exit code 3")),
     (
         EndEvidence(oom=Oom(60 << 20, 59 << 20)),
         End("oom-killed", "out of memory: limit 60 MiB, last seen with 59 MiB resident", certain=False),
@@ -140,7 +139,6 @@ def test_a_process_that_lives_on_without_its_ring_is_lost_and_not_killed():
         status=st.none() | st.integers(0, 255).map(lambda code: code << 8) | st.integers(1, 64),
         state=st.sampled_from([RUNNING, FINISHED, FAILED, EXITED, 0, 99]),
         error=st.text(),
-        said=st.none() | st.integers(0, 255),
         oom=st.none() | st.builds(Oom, st.none() | st.integers(1), st.none() | st.integers(1), st.booleans()),
         scheduler=st.sampled_from(["", "SLURM"]),
         warned=st.booleans(),
@@ -240,7 +238,7 @@ def test_a_living_trainee_has_no_status(ring_file, locker):
     """Before the end nothing is told, and waiting for it takes its time and no more."""
     trainee = Trainee.find(ring_file[1])
     assert (trainee.pid, trainee.dead(), trainee.status()) == (locker.pid, False, None)
-    assert not death.wait([trainee], 0.001)
+    assert not trainee.dead(0.001)
     trainee.close()
     assert trainee.fileno() == -1
 
@@ -250,7 +248,7 @@ def test_the_status_of_another_process_with_the_same_pid_is_not_taken(ring_file,
     trainee = Trainee.find(ring_file[1])
     trainee.started += 1
     locker.kill()
-    assert death.wait([trainee], 60)
+    assert trainee.dead(60)
     assert trainee._of_zombie() is None
     trainee.close()
 
@@ -268,7 +266,7 @@ def test_an_exit_code_that_we_may_not_see_is_not_taken_for_zero(ring_file, locke
     trainee = Trainee.find(ring_file[1])
     trainee._may_look = False
     locker.kill()
-    assert death.wait([trainee], 60)
+    assert trainee.dead(60)
     assert trainee._of_zombie() in {None, signal.SIGKILL}  # a signal that is seen is one
     trainee._proc = hidden(tmp_path, trainee)
     assert trainee._of_zombie() is None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.watcher import oom
-from stepscope.watcher.oom import KernelLog, MemoryCgroup, Oom, OomWatch, afterwards, parse_line
+from stepscope.watcher.oom import KernelLog, MemoryCgroup, Oom, OomWatch, parse_line
 
 PID = 4242
 KILLED = (
@@ -163,16 +163,3 @@ def test_a_log_that_may_not_be_read_says_nothing(tmp_path):
     assert (log.readable, log.of(PID)) == (False, None)
     elsewhere = KernelLog("/dev/null", str(tmp_path))
     assert not elsewhere.readable
-
-
-def test_the_end_of_a_whole_cgroup_is_inferred_afterwards(machine):
-    """With nobody left, the log, the counter or memory close to the limit speak; far from it nothing does."""
-    group = MemoryCgroup.find(PID, str(machine.root))
-    machine.set(1)
-    assert afterwards(PID, 0, group, 0, 10, 100) == Oom(100, 10, kills=1)
-    assert afterwards(PID, 0, group, 1, 95, 100) == Oom(100, 95)
-    assert afterwards(PID, 0, group, 1, 50, 100) is None
-    log = FakeLog()
-    log.lines = list(LINES)
-    assert afterwards(PID, 5_000_000, None, 0, 1, 100, log).named
-    assert afterwards(PID, 6_000_000, None, 0, 1, 100, log) is None

@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.watcher import proc
-from stepscope.watcher.proc import Signals, parse_stat, read_signals, read_stat, threads
-from stepscope.watcher.progress import ProcessProgress, moved, read_progress, tree
+from stepscope.watcher.proc import (
+    ProcessProgress,
+    Signals,
+    moved,
+    parse_stat,
+    read_progress,
+    read_signals,
+    read_stat,
+    threads,
+    tree,
+)
 
 pytestmark = pytest.mark.processes
 

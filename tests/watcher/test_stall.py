@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.watcher.progress import ProcessProgress
+from stepscope.watcher.proc import ProcessProgress
 from stepscope.watcher.stall import ARMED, HUNG, IDLE, STALLED, StackSample, Vigil
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

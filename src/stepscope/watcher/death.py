@@ -18,7 +18,7 @@ from stepscope.store.states import KILLED
 from stepscope.watcher.proc import PROC, read_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from stepscope.watcher.oom import Oom
 
@@ -27,11 +27,11 @@ _INFO = struct.Struct("QQ11Ii")
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _INFO_EXIT = 1 << 3
 _WARNINGS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""What schedulers send before they take a job away."""
+"""Signals that schedulers send before they end a job."""
 
 
 class Trainee:
-    """The process that writes a ring, held by a pidfd: its pid may be given to another one, this may not."""
+    """The process that writes a ring, held by a pidfd, which is never reused for another process as a pid is."""
 
     def __init__(self, pid: int, descriptor: int, started: int, *, may_look: bool, proc: str = PROC) -> None:
         """Take over a pidfd; use `find`."""
@@ -41,9 +41,9 @@ class Trainee:
 
     @classmethod
     def find(cls, descriptor: int, proc: str = PROC) -> Trainee | None:
-        """Return the process that holds the writer's lock of the ring open at `descriptor`; None if we cannot see it.
+        """Return the process that holds the writer's lock of the ring open at `descriptor`; None if it is invisible.
 
-        The lock is checked again after opening the pidfd: if the holder is the same, the pidfd belongs to it.
+        The lock is checked again after the pidfd is open: with the same holder, the pidfd belongs to it.
         """
         try:
             pid = lock_holder(descriptor, ring.LOCK_WRITER)
@@ -60,7 +60,7 @@ class Trainee:
 
     @classmethod
     def of(cls, handle: int, pid: int, proc: str = PROC) -> Trainee | None:
-        """Return the process of a pidfd that was handed to us, ended or not; None if `handle` is no pidfd."""
+        """Return the process of a pidfd that we inherited, ended or not; None if `handle` is no pidfd."""
         try:
             with open(f"{proc}/self/fdinfo/{handle}", "rb") as file:
                 if b"\nPid:" not in file.read(4096):
@@ -75,14 +75,17 @@ class Trainee:
         """Return the pidfd, which becomes readable when the process has ended; -1 once closed."""
         return self._descriptor
 
-    def dead(self) -> bool:
-        """Return whether the process has ended, reaped or not."""
-        return wait([self], 0.0)
+    def dead(self, seconds: float = 0.0) -> bool:
+        """Return whether the process has ended, reaped or not, within so many seconds."""
+        poll = select.poll()
+        if self._descriptor >= 0:
+            poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def status(self) -> int | None:
         """Return the wait status of the ended process; None while it lives, or if the status is unavailable.
 
-        Before the parent has reaped it, /proc has the status; afterwards the pidfd has it, on Linux 6.15 and later.
+        /proc has it until the parent reaps the process; then the pidfd has it, on Linux 6.15 and later.
         """
         if self._status is None and self.dead():
             for ask in (self._of_zombie, self._of_reaped, self._of_zombie):  # it may be reaped between the first two
@@ -94,13 +97,13 @@ class Trainee:
         stat = read_stat(self.pid, self._proc)
         if stat is None or stat.started != self.started or stat.state not in "ZX":
             return None
-        return stat.exit_code if self._may_look or stat.exit_code else None  # 0 also means that we may not read it
+        return stat.exit_code if self._may_look or stat.exit_code else None  # 0 may mean that we must not read it
 
     def _of_reaped(self) -> int | None:
         asked = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
         try:
             fcntl.ioctl(self._descriptor, _GET_INFO, asked)
-        except OSError:  # a kernel that does not know this question
+        except OSError:  # an older kernel
             return None
         mask, *_, status = _INFO.unpack(asked)
         return int(status) if mask & _INFO_EXIT else None
@@ -116,15 +119,6 @@ class Trainee:
             self._descriptor = -1
 
 
-def wait(trainees: Iterable[Trainee], seconds: float) -> bool:
-    """Sleep for `seconds`, or until one of these processes has ended; return whether one has."""
-    poll = select.poll()
-    for trainee in trainees:
-        if trainee.fileno() >= 0:
-            poll.register(trainee.fileno(), select.POLLIN)
-    return bool(poll.poll(max(0.0, seconds) * 1000))
-
-
 class EndEvidence(NamedTuple):
     """The evidence about the end of one rank."""
 
@@ -134,8 +128,6 @@ class EndEvidence(NamedTuple):
     """The last state in the ring, one of its STATE_ constants."""
     error: str = ""
     """The exception that the run reported, as `Type: text`."""
-    said: int | None = None
-    """The exit code as the run or its parent reported it, where the status is unavailable."""
     oom: Oom | None = None
     scheduler: str = ""
     """The scheduler of the job: SLURM, Kubernetes, or ""."""
@@ -146,9 +138,9 @@ class EndEvidence(NamedTuple):
     after: str = ""
     """An earlier end that explains this one, as in "rank 3 failed"."""
     alive: bool = False
-    """The process lives on, without its ring."""
+    """The process still lives, without its ring."""
     at_prompt: bool = False
-    """It was a notebook's kernel or another interactive session."""
+    """The process was a notebook's kernel or another interactive session."""
 
 
 class End(NamedTuple):
@@ -160,20 +152,18 @@ class End(NamedTuple):
     certain: bool = True
 
     def event(self, evidence: EndEvidence) -> dict[str, object]:
-        """Return the event that describes this end, with the figures behind it."""
+        """Return the event that describes this end, with its evidence."""
         facts: dict[str, object] = {"kind": "ended", "state": self.state, "cause": self.cause, "certain": self.certain}
         if evidence.status is not None:
             number = os.WTERMSIG(evidence.status) if os.WIFSIGNALED(evidence.status) else 0
             facts |= {"signal": signal_name(number)} if number else {"exit_code": os.WEXITSTATUS(evidence.status)}
-        elif evidence.said is not None:
-            facts["exit_code"] = evidence.said
         if self.state == "oom-killed" and evidence.oom is not None:
             facts |= {"limit_bytes": evidence.oom.limit, "rss_bytes": evidence.oom.rss}
         return facts
 
 
 def judge(evidence: EndEvidence) -> End:
-    """Decide how a rank ended: by its own last state if it set one, else by the evidence of its death."""
+    """Decide how a rank ended: by the last state that it set, otherwise by the evidence of its death."""
     if evidence.state == ring.STATE_FINISHED:
         return End("finished", "")
     if evidence.state == ring.STATE_FAILED:
@@ -187,19 +177,13 @@ def judge(evidence: EndEvidence) -> End:
 
 def _failed(evidence: EndEvidence) -> End:
     kind, _, text = evidence.error.partition(": ")
-    if kind == "SystemExit":  # leaving through a `with` block is no failure by itself
-        return _by_exit(evidence._replace(error=""), _exit_code(text))
+    if kind == "SystemExit":  # leaving a `with` block in this way is no failure by itself
+        code = 0 if text in ("", "None") else int(text) & 0xFF if text.lstrip("-").isdecimal() else 1
+        return _by_exit(evidence._replace(error=""), code)
     state, cause = end_by_error(evidence.error)
     if state != INTERRUPTED and _after_interrupt(evidence):
         return End(INTERRUPTED, f"{cause}, after {evidence.after}")
     return End(state, cause + ("" if state == INTERRUPTED else _workers_oom(evidence.oom)))
-
-
-def _exit_code(text: str) -> int:
-    """Return the exit code of sys.exit with this argument: any text but a number means 1."""
-    if text in ("", "None"):
-        return 0
-    return int(text) & 0xFF if text.lstrip("-").isdecimal() else 1
 
 
 def _by_signal(evidence: EndEvidence, number: int) -> End:
@@ -239,10 +223,9 @@ def _after_interrupt(evidence: EndEvidence) -> bool:
 
 
 def _taken(evidence: EndEvidence, number: int) -> str:
-    """Return what took the machine away, if this signal is how that is done; else ""."""
-    if number == signal.SIGKILL and not (evidence.warned or evidence.shutting_down):
-        return ""
-    if number not in (*_WARNINGS, signal.SIGKILL):
+    """Return what ended the job from outside, if that is done with this signal; otherwise ""."""
+    is_kill = number == signal.SIGKILL and (evidence.warned or evidence.shutting_down)
+    if number not in _WARNINGS and not is_kill:
         return ""
     if evidence.shutting_down:
         return "while the machine was shutting down"
@@ -253,8 +236,6 @@ def _taken(evidence: EndEvidence, number: int) -> str:
 
 def _unseen(evidence: EndEvidence) -> End:
     """Judge an end whose status is unavailable."""
-    if evidence.said is not None and evidence.state == ring.STATE_EXITED:
-        return _by_exit(evidence, evidence.said)
     if evidence.state == ring.STATE_EXITED:
         return End("finished", "", certain=False)
     if evidence.oom is not None:
@@ -262,8 +243,7 @@ def _unseen(evidence: EndEvidence) -> End:
     if evidence.alive:
         return End("lost", "the process closed its ring or became another program (exec), without finish()")
     if evidence.shutting_down or evidence.warned:
-        taken = _taken(evidence, signal.SIGTERM)
-        return End("preempted", f"ended {taken}", certain=False)
+        return End("preempted", f"ended {_taken(evidence, signal.SIGTERM)}", certain=False)
     return End("killed", KILLED, certain=False)
 
 
@@ -274,7 +254,7 @@ def _memory(oom: Oom) -> str:
 
 
 def _workers_oom(oom: Oom | None) -> str:
-    """Return the hint for a failure that may come from a worker that the kernel killed."""
+    """Return a hint that a worker which the kernel killed may have caused the failure."""
     if oom is None or oom.named or not oom.kills:
         return ""
     count = "a process" if oom.kills == 1 else f"{oom.kills} processes"
@@ -290,7 +270,7 @@ def signal_name(number: int) -> str:
 
 
 def scheduler(environ: Mapping[str, str]) -> str:
-    """Return the scheduler of this job, if it is one that preempts with a signal; else ""."""
+    """Return the scheduler of this job, if it preempts with a signal; otherwise ""."""
     if environ.get("SLURM_JOB_ID"):
         return "SLURM"
     return "Kubernetes" if environ.get("KUBERNETES_SERVICE_HOST") else ""

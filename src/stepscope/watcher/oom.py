@@ -12,8 +12,6 @@ UNLIMITED = 1 << 60
 """cgroup v1 writes "no limit" as a number from here on."""
 MOST_LINES = 20_000
 """Lines of the kernel's log in one read, at most."""
-NEARLY = 0.9
-"""Share of its limit at which a process that vanished with its whole cgroup was probably killed for memory."""
 
 _KILLED = re.compile(
     r"(?P<memcg>Memory cgroup out of memory|Out of memory).*?Killed process (?P<pid>\d+) .*?"
@@ -31,7 +29,7 @@ class Kill(NamedTuple):
     limit: int | None
     """Bytes that the cgroup may have; None if the whole machine had run out."""
     time_us: int
-    """Microseconds since the boot."""
+    """Microseconds since the boot; tells it from the death of an earlier process with the same pid."""
 
 
 class Oom(NamedTuple):
@@ -46,11 +44,6 @@ class Oom(NamedTuple):
     kills: int = 0
     """Processes of its cgroup that were killed for memory since the watch began."""
     whole_machine: bool = False
-
-    @property
-    def nearly_full(self) -> bool:
-        """Whether the process alone took almost all that it might have."""
-        return bool(self.limit and self.rss and self.rss >= NEARLY * self.limit)
 
 
 def parse_line(line: str, limit: int | None = None) -> Kill | None:
@@ -69,16 +62,15 @@ def parse_line(line: str, limit: int | None = None) -> Kill | None:
 class KernelLog:
     """The kernel's log from now on, where it may be read; one for all ranks."""
 
-    def __init__(self, path: str = "/dev/kmsg", proc: str = "/proc", *, from_start: bool = False) -> None:
-        """Open the log at its end, or at its start for a death of earlier; without the right to, know nothing."""
+    def __init__(self, path: str = "/dev/kmsg", proc: str = "/proc") -> None:
+        """Open the log at its end; without permission, it stays empty."""
         self.kills: dict[int, Kill] = {}
         self._limit: int | None = None
         self._descriptor = -1
         try:
             if os.stat(f"{proc}/self/ns/pid").st_ino == FIRST_PID_NAMESPACE:
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                if not from_start:
-                    os.lseek(self._descriptor, 0, os.SEEK_END)
+                os.lseek(self._descriptor, 0, os.SEEK_END)
         except OSError:
             self.close()
 
@@ -87,11 +79,10 @@ class KernelLog:
         """Whether there is a log to read."""
         return self._descriptor >= 0
 
-    def of(self, pid: int, since_us: int = 0) -> Kill | None:
-        """Return the kernel's line about `pid`, not before `since_us` (microseconds since the boot)."""
+    def of(self, pid: int) -> Kill | None:
+        """Return the kernel's last line about `pid`."""
         self._read()
-        kill = self.kills.get(pid)
-        return kill if kill and kill.time_us >= since_us else None
+        return self.kills.get(pid)
 
     def _read(self) -> None:
         for _ in range(MOST_LINES if self._descriptor >= 0 else 0):
@@ -212,34 +203,6 @@ class OomWatch:
         if self.group is not None and self.group.kills() is not None:
             self._limit = self.group.limit()
         return self._limit or machine_bytes(self._root)
-
-
-def afterwards(
-    pid: int,
-    since_us: int,
-    group: MemoryCgroup | None = None,
-    kills: int = 0,
-    rss: int | None = None,
-    limit: int | None = None,
-    log: KernelLog | None = None,
-) -> Oom | None:
-    """Return the evidence for lack of memory after the whole cgroup was killed at once, its watcher included.
-
-    Args:
-        pid: the process, as our pid namespace numbered it.
-        since_us: when it began, in microseconds since this boot.
-        group: its cgroup, which may be gone.
-        kills: the counter of that cgroup when it was last read.
-        rss: resident bytes of the process, last seen.
-        limit: bytes that its cgroup might have, last seen.
-        log: the kernel's log from its start.
-    """
-    kill = log.of(pid, since_us) if log else None
-    if kill is not None:
-        return Oom(kill.limit or limit, kill.rss, named=True, whole_machine=kill.limit is None)
-    now = group.kills() if group else None
-    found = Oom(limit, rss, kills=max(0, (now or 0) - kills))
-    return found if found.kills or found.nearly_full else None
 
 
 def machine_bytes(root: str = "") -> int | None:

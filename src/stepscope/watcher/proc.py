@@ -1,4 +1,4 @@
-"""Reads /proc about one process: its state, its times, its signals and where its threads wait."""
+"""Reads /proc about one process: its state, times, signals, progress, and where its threads wait."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 PROC = "/proc"
 MOST_THREADS = 64
-"""Threads described in an event at most; the first is the main one."""
+"""Maximum threads that an event describes; the first is the main one."""
+MOST_PROCESSES = 64
+"""Maximum processes of one tree that are read; a trainer has a few dozen workers."""
+LEAST_CPU = 0.02
+"""Share of one core that timers and background threads of frameworks use; less is no progress."""
+LEAST_IO = 1024.0
+"""Bytes per second that are too few for a training to wait for."""
 
 
 class Stat(NamedTuple):
@@ -102,6 +108,58 @@ def children_of(folder: str) -> list[int]:
         return sorted(int(name) for name in os.listdir(folder) if name.isdigit())
     except OSError:
         return []
+
+
+class ProcessProgress(NamedTuple):
+    """Counters that grow while a process tree works."""
+
+    cpu_seconds: float = 0.0
+    io_bytes: int = 0
+    """Bytes read and written by system calls, also through sockets and pipes."""
+    gpu_busy: bool = False
+    """Whether the GPUs of this process have worked since the last sample; False if unknown."""
+
+
+def moved(before: ProcessProgress, after: ProcessProgress, seconds: float) -> bool:
+    """Return whether a process did more in `seconds` than its background threads do."""
+    cpu, data = after.cpu_seconds - before.cpu_seconds, after.io_bytes - before.io_bytes
+    return after.gpu_busy or cpu > LEAST_CPU * seconds or data > LEAST_IO * seconds
+
+
+def read_progress(pid: int, proc: str = PROC, most: int = MOST_PROCESSES, *, gpu_busy: bool = False) -> ProcessProgress:
+    """Read the counters of a process and of its descendants; a process that is gone or hidden counts nothing."""
+    ticks = data = 0
+    for member in tree(pid, proc, most):
+        stat = read_stat(member, proc)
+        ticks += stat.ticks if stat else 0
+        data += _io_bytes(member, proc)
+    return ProcessProgress(ticks / os.sysconf("SC_CLK_TCK"), data, gpu_busy)
+
+
+def tree(pid: int, proc: str = PROC, most: int = MOST_PROCESSES) -> list[int]:
+    """Return a process and its descendants, at most `most` of them."""
+    found = [pid]
+    for member in found:
+        if len(found) >= most:
+            break
+        for thread in children_of(f"{proc}/{member}/task"):
+            found += [child for child in _children(f"{proc}/{member}/task/{thread}") if child not in found]
+    return found[:most]
+
+
+def _children(place: str) -> list[int]:
+    try:
+        return [int(word) for word in _read(f"{place}/children").split()]
+    except (OSError, ValueError):  # it has ended, or the kernel has no such file: then only the process is read
+        return []
+
+
+def _io_bytes(pid: int, proc: str) -> int:
+    try:
+        fields = dict(line.split(b": ", 1) for line in _read(f"{proc}/{pid}/io").splitlines())
+        return int(fields[b"rchar"]) + int(fields[b"wchar"])
+    except (OSError, ValueError, KeyError):  # gone or not permitted
+        return 0
 
 
 def _waits_in(place: str) -> str:

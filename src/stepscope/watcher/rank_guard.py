@@ -1,4 +1,4 @@
-"""Everything that watches over one rank: its process, its steps, its stacks, and in the end the judgement."""
+"""Watches one rank: its process, its steps, its stacks, and how it ends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE
 from stepscope.watcher.death import End, EndEvidence, Trainee, judge, scheduler, shutting_down
 from stepscope.watcher.oom import KernelLog, OomWatch
-from stepscope.watcher.proc import PROC
-from stepscope.watcher.progress import ProcessProgress, read_progress
+from stepscope.watcher.proc import PROC, ProcessProgress, read_progress
 from stepscope.watcher.stacks import Asking, StackAnswer, at_prompt
 from stepscope.watcher.stall import StackSample, Vigil
 
@@ -24,15 +23,13 @@ if TYPE_CHECKING:
     from stepscope.watcher.steps import Moments
 
 DEATH_PATIENCE = 0.5
-"""Seconds that a verdict waits for more evidence: a lock is released shortly before its process ends."""
+"""Seconds to wait for more evidence about an end: a lock is released shortly before its process ends."""
 EXIT_PATIENCE = 600.0
-"""Seconds that the exit of an interpreter may take: other libraries have functions to run there."""
-WARNING_SECONDS = 120.0
-"""An end within this many seconds after the job got SIGTERM is explained by it."""
+"""Seconds that the exit of an interpreter may take: other libraries run functions there."""
+WARNING_SECONDS, EARLIER_SECONDS = 120.0, 60.0
+"""SIGTERM to the job, or the end of another rank, explains an end up to so many seconds later."""
 MEMORY_EVERY = 1.0
 """Seconds between two readings of the resident memory."""
-EARLIER_SECONDS = 60.0
-"""An end within this many seconds after that of another rank is explained by it: launchers end the others."""
 STACK_KINDS = ("stalled", "hung")
 EXPLAINING = {
     "failed": "failed",
@@ -40,28 +37,28 @@ EXPLAINING = {
     "oom-killed": "ran out of memory",
     INTERRUPTED: f"was {INTERRUPTED}",
 }
-"""Ends of a rank that explain those of others, as text."""
+"""Ends of a rank that explain the ends of others, as text."""
 
 
 @dataclass
 class Job:
-    """What all ranks on this node share."""
+    """What all ranks on this node have in common."""
 
     scheduler: str = ""
     log: KernelLog | None = None
     warned_ns: int | None = None
-    """When this watcher got SIGTERM, monotonic; None if it did not."""
+    """When this watcher got SIGTERM (monotonic); None if it did not."""
     root: str = ""
-    """Prefix of every path of the system's; for tests."""
+    """Prefix of all system paths; for tests."""
     seeing: bool = True
-    """Whether stacks may be asked for: `watcher.stacks`."""
+    """Whether stacks may be requested: `watcher.stacks`."""
     born: int | None = None
-    """Pid of the trainer that started this watcher; its pidfd is our standard input."""
+    """Pid of the trainer that started this watcher; our standard input is its pidfd."""
 
     @classmethod
-    def here(cls, environ: Mapping[str, str] | None = None, *, seeing: bool = True) -> Job:
-        """Return the job of this process; the kernel's log is read from now on, where that is allowed."""
-        return cls(scheduler(os.environ if environ is None else environ), KernelLog(), seeing=seeing)
+    def here(cls, *, seeing: bool = True) -> Job:
+        """Return the job of this process; the kernel's log is read from now on, if that is permitted."""
+        return cls(scheduler(os.environ), KernelLog(), seeing=seeing)
 
     def warn(self, now: int) -> None:
         """Record that this watcher got SIGTERM; `now` is monotonic, in ns."""
@@ -77,17 +74,17 @@ class RankGuard:
     """Watches one rank from the time its ring was found."""
 
     trainee: Trainee | None
-    """None where the process cannot be seen: in another pid namespace, or on another system than Linux."""
+    """None if the process is invisible: in another pid namespace, or on another system than Linux."""
     job: Job = field(default_factory=Job)
     asking: Asking | None = None
     vigil: Vigil = field(default_factory=Vigil)
     rss: int | None = None
-    """Resident bytes of the process, last seen."""
+    """Resident bytes of the process at the last reading."""
     at_prompt: bool = False
     """Whether it is a notebook's kernel or another interactive session."""
 
     def __post_init__(self) -> None:
-        """Read what must be read while the process lives."""
+        """Read what is only available while the process lives."""
         self.proc = self.job.root + PROC
         self.oom = OomWatch(self.trainee.pid, self.job.log, self.job.root) if self.trainee else None
         self._memory_due = 0
@@ -104,8 +101,8 @@ class RankGuard:
     ) -> RankGuard:
         """Watch the process that holds the writer's lock of the ring open at `descriptor`.
 
-        A process that ended before is identified by its `pid`, if it is the one that started us.
-        Its stacks come into the file at `stacks_path`, if it has made one.
+        If it has already ended, its `pid` identifies it, provided that it started us. It writes its stacks to the file
+        at `stacks_path`, if it has created one.
         """
         trainee = Trainee.find(descriptor)
         if trainee is None and pid is not None and pid == job.born:
@@ -118,13 +115,13 @@ class RankGuard:
     def watch(
         self, pair: tuple[int, int], ended: Moments, phase: str = "", *, gpu_busy: bool = False
     ) -> list[dict[str, Any]]:
-        """Do what is due; return events, with stacks where they apply. Takes microseconds while all is well.
+        """Do what is due; return events, with stacks if they matter. Takes microseconds while all is well.
 
         Args:
             pair: wall and monotonic time, in ns.
-            ended: times from `steps.moments` of the records drained since the last call.
+            ended: when steps ended and rows were logged since the last call.
             phase: the long phase that the run is in; "" if none.
-            gpu_busy: the GPUs of this rank have worked since the last call.
+            gpu_busy: whether a GPU has worked since the last sample.
         """
         now = pair[1]
         events = self.vigil.ended(ended.steps, ended.began) + self.vigil.logged(ended.rows)
@@ -136,7 +133,7 @@ class RankGuard:
         return [self._complete(event, answer, pair) for event in events + found]
 
     def _resident(self) -> int | None:
-        """Return the resident memory in bytes; None once the process has none any more."""
+        """Return the resident memory in bytes; None once the process has no memory."""
         if self._statm is None:
             return None
         try:
@@ -145,7 +142,7 @@ class RankGuard:
             return None
 
     def request(self, why: str) -> None:
-        """Request the stacks of this rank as an event: another rank hangs, and `why` names it."""
+        """Request the stacks of this rank as an event, because another rank hangs: `why` names it."""
         self._requested = self._requested or why
 
     def _see(self, now: int, *, gpu_busy: bool) -> tuple[list[dict[str, Any]], StackAnswer | None]:
@@ -169,7 +166,7 @@ class RankGuard:
         return events, answer
 
     def _complete(self, event: dict[str, Any], answer: StackAnswer | None, pair: tuple[int, int]) -> dict[str, Any]:
-        """Return an event as it is written: with times since 1970, and with its stacks."""
+        """Return an event in the form that is written: with times since 1970, and with its stacks."""
         since = event.pop("since_ns", None)
         if since is not None:
             event["since"] = round((pair[0] + since - pair[1]) / 1e9, 6)
@@ -178,25 +175,15 @@ class RankGuard:
             event |= {"no_stacks": answer.why} if answer.why else {}
         return event
 
-    def end(
-        self,
-        now: int,
-        state: int,
-        error: str = "",
-        after: str = "",
-        said: int | None = None,
-        *,
-        finally_: bool = False,
-    ) -> End | None:
-        """Return how the rank ended; None while more evidence may come within moments: then call again.
+    def end(self, now: int, state: int, error: str = "", after: str = "", *, finally_: bool = False) -> End | None:
+        """Return how the rank ended; None while more evidence may come soon: then call again.
 
         Args:
             now: monotonic time in ns.
             state: the state in the ring.
             error: the exception that the run reported last.
             after: an earlier end that explains this one; see `earlier`.
-            said: the exit code that the run reported, if it did.
-            finally_: judge by the evidence so far.
+            finally_: decide by the evidence so far.
         """
         self.vigil.stop()
         self._leaving = now if self._leaving is None else self._leaving
@@ -210,7 +197,6 @@ class RankGuard:
             status=status,
             state=state,
             error=error,
-            said=said,
             oom=self.oom.evidence(self.rss) if self.oom and state != ring.STATE_FINISHED else None,
             scheduler=self.job.scheduler,
             warned=self.job.warned(now),
@@ -227,7 +213,7 @@ class RankGuard:
         return self._leaving is not None
 
     def refine(self) -> End | None:
-        """Return a better verdict again evidence has come, else None; the pidfd is kept until `close`."""
+        """Return a better verdict if new evidence has come, otherwise None."""
         if self._end is None or self._end.certain or self.trainee is None or self.end_evidence is None:
             return None
         status = self.trainee.status()

@@ -1,7 +1,7 @@
-"""Detects a training that hangs: a state machine over step ends, stacks and counters, with the time as an argument.
+"""Detects a training that hangs: a state machine over the ends of steps, stacks and counters.
 
-Stalled: a step is expected and none ended for longer than this training ever takes. Hung: its stacks stand still as
-well, and it neither computes nor reads nor writes; or it has been stalled for minutes.
+Stalled: a step is expected, and none has ended for longer than this training ever takes. Hung: in addition, its stacks
+do not change and it neither computes nor reads nor writes; or it has been stalled for minutes.
 """
 
 from __future__ import annotations
@@ -10,29 +10,26 @@ from collections import deque
 from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.watcher.progress import ProcessProgress, moved
+from stepscope.watcher.proc import ProcessProgress, moved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 IDLE, ARMED, STALLED, HUNG = "idle", "armed", "stalled", "hung"
-FLOOR = 10.0
-"""Seconds without a step that never mean anything."""
+FLOOR, HUNG_AFTER = 10.0, 300.0
+"""Seconds without a step that are always normal, and seconds of a stall after which it always counts as a hang."""
 MEDIANS, PAUSES = 5.0, 2.0
-"""A stall is this many times the recent median step, and this many times the longest pause so far."""
+"""A stall is longer than this many median steps, and than this many times the longest pause so far."""
 RECENT = 101
-"""Steps in the median."""
+"""Recent steps in the median."""
 HUNG_SAMPLES, HUNG_SPAN = 3, 5.0
-"""Stacks that must be the same, and the seconds that they must span."""
-HUNG_AFTER = 300.0
-"""Seconds of a stall after which it counts as a hang in any case."""
-SAMPLE_EVERY, SAMPLE_SLOWLY = 2.5, 15.0
-"""Seconds between two samples of a stalled process: at first, and later."""
+"""Number of equal stacks, and the seconds that they must span."""
+SAMPLE_EVERY, SAMPLE_SLOWLY, SLOWLY_AFTER = 2.5, 15.0, 30.0
+"""Seconds between two samples of a stalled process, at first and later, and after how many seconds later begins."""
 SAMPLE_PATIENCE = 4.0
-"""Seconds that the first sample may take; without one the stall is reported without stacks."""
-SLOWLY_AFTER = 30.0
+"""Seconds that the first sample may take; without one, the stall is reported without stacks."""
 UNSEEN = 5.0
-"""Seconds between two calls above which this watcher itself was held up: that time proves nothing."""
+"""More seconds than this between two calls mean that the watcher itself was held up: that time does not count."""
 FIRST_ROWS, ROWS_APART = 3, 0.05
 """A run without steps is armed by this many rows that are this many seconds apart."""
 _NS = 1e9
@@ -46,21 +43,16 @@ class StackSample(NamedTuple):
     progress: ProcessProgress = ProcessProgress()
     """Before the process was asked for its stacks."""
     resumed: ProcessProgress | None = None
-    """After it had answered, which is work as well; None if it was not asked."""
+    """After it had answered, which also takes work; None if it was not asked."""
     at_prompt: bool = False
     """The main thread waits for a person."""
 
 
 class Vigil:
-    """One rank's steps, watched. Times are monotonic, in ns; events are plain dicts with their `kind`."""
+    """Watches the steps of one rank. Times are monotonic, in ns; events are plain dicts with their `kind`."""
 
     def __init__(self, floor: float = FLOOR, hung_after: float = HUNG_AFTER) -> None:
-        """Begin disarmed: before the first step anything may take any time.
-
-        Args:
-            floor: seconds without a step that never mean anything.
-            hung_after: seconds of a stall after which it counts as a hang in any case.
-        """
+        """Begin disarmed, because anything before the first step may take any time; arguments are in seconds."""
         self._floor, self._hung_after = floor, hung_after
         self.state = IDLE
         self._over = False
@@ -71,7 +63,7 @@ class Vigil:
         self._last: int | None = None
         """The end of the previous step, or the time that counts as one."""
         self._excused = 0
-        """Nanoseconds since then that a long phase explains."""
+        """Nanoseconds since then that do not count, such as a long phase."""
         self._durations: deque[float] = deque(maxlen=RECENT)
         self._longest = 0.0
         self._looked: int | None = None
@@ -83,18 +75,18 @@ class Vigil:
         self._same: list[tuple[int, StackSample]] = []
 
     def threshold(self) -> float:
-        """Return the seconds without a step from which on this training is stalled."""
+        """Return after how many seconds without a step this training is stalled."""
         return max(self._floor, MEDIANS * self._usual(), PAUSES * self._longest)
 
     def _usual(self) -> float:
-        """Return the recent median step in seconds; the module statistics would load four others."""
+        """Return the recent median step in seconds; the module `statistics` would load four others."""
         ordered = sorted(self._durations)
         return ordered[len(ordered) // 2] if ordered else 0.0
 
     def ended(self, times: Sequence[int], began: int | None = None) -> list[dict[str, Any]]:
         """Add the times at which steps ended, in order; return events.
 
-        `began` is the start of the first of them, which is all that is known of a training that has just started.
+        `began` is the start of the first of them; it is needed if no earlier step is known.
         """
         if not times or self._over:
             return []
@@ -106,7 +98,7 @@ class Vigil:
         return self._count(times)
 
     def logged(self, times: Sequence[int]) -> list[dict[str, Any]]:
-        """Add the times of rows of numbers: in a run without steps they count as steps."""
+        """Add the times of rows of numbers, which count as steps in a run without steps."""
         if not times or self._over or self._steps:
             return []
         if self._rows < FIRST_ROWS:
@@ -114,7 +106,7 @@ class Vigil:
             self._rows += (self._row is None) + sum(gap >= ROWS_APART * _NS for gap in gaps)
         self._row = times[-1]
         events = self._count(times)
-        if self._rows < FIRST_ROWS:  # a few facts logged at the start are no training yet
+        if self._rows < FIRST_ROWS:  # a few rows at the start are no training yet
             self.state = IDLE
         return events
 
@@ -136,12 +128,7 @@ class Vigil:
         self._longest = max(self._longest, seconds)
 
     def look(self, now: int, *, long_phase: bool = False) -> list[dict[str, Any]]:
-        """Let time pass until `now`; return events.
-
-        Args:
-            now: monotonic time in ns.
-            long_phase: the run is evaluating, compiling or writing a checkpoint.
-        """
+        """Let time pass until `now`; return events. `long_phase`: it evaluates, compiles or writes a checkpoint."""
         before, self._looked = self._looked, now
         passed = now - before if before is not None else 0
         was_long, self._long = self._long, long_phase
@@ -159,7 +146,7 @@ class Vigil:
 
     def _suspect(self, now: int) -> list[dict[str, Any]]:
         quiet = self._quiet(now)
-        if quiet < self._floor or quiet < self.threshold():  # the first is cheap, and almost always so
+        if quiet < self._floor or quiet < self.threshold():  # the first check is cheap, and almost always true
             return []
         if self._suspected is None:
             self._suspected, self._sampled = now, 0
@@ -180,7 +167,7 @@ class Vigil:
         """Add a sample of the process at `now`; return events."""
         self._sampled = now
         if self.state == IDLE or self._last is None or (self.state == ARMED and self._suspected is None):
-            return []  # asked for before the step that has come meanwhile
+            return []  # a step has ended since it was requested
         if sample.at_prompt:
             events = self._recover(now, "the prompt is idle") if self.state != ARMED else []
             self.state, self._last, self._suspected, self._same = IDLE, None, None, []
@@ -203,11 +190,11 @@ class Vigil:
         return same and not moved(before.resumed or before.progress, sample.progress, (now - then) / _NS)
 
     def stop(self) -> None:
-        """Watch no more: the run has ended."""
+        """Stop watching, because the run has ended."""
         self.state, self._over = IDLE, True
 
     def _quiet(self, now: int) -> float:
-        """Return the seconds since the last step that nothing explains."""
+        """Return the unexplained seconds since the last step."""
         return 0.0 if self._last is None else max(0, now - self._last - self._excused) / _NS
 
     def _stall(self, now: int) -> dict[str, Any]:
