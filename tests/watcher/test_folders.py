@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from stepscope.core.places import Places
-from stepscope.watcher.folders import ANYWAY, SETTLE, RingFolders
+from stepscope.watcher.loop import ANYWAY, SETTLE, RingFolders
 
 
 def folders(tmp_path):

@@ -8,8 +8,8 @@ from stepscope.core import ring, status
 from stepscope.core.config import load
 from stepscope.core.vocabulary import metric_of, unit_of
 from stepscope.store.states import KILLED
-from stepscope.watcher import metering, ranks
-from stepscope.watcher.loop import WatcherPace
+from stepscope.watcher import ranks
+from stepscope.watcher.loop import WatcherPace, resident_bytes
 from tests.store.locks import held
 from tests.watcher.stage import Stage
 
@@ -427,5 +427,5 @@ def test_ring_of_a_run_that_was_here_before(stage):
 
 def test_memory_of_the_watcher(tmp_path):
     """The watcher's own memory is told where the system tells it."""
-    assert metering.resident_bytes() > 1 << 20
-    assert metering.resident_bytes(str(tmp_path / "none")) is None
+    assert resident_bytes() > 1 << 20
+    assert resident_bytes(str(tmp_path / "none")) is None

@@ -1,13 +1,14 @@
-"""The files that one watcher writes: for each attempt of its run a tail and the node's file."""
+"""The files that a watcher writes for each attempt of its run: a tail, the node's state, the machine's description."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.clock import boot_id
+from stepscope.core.clock import boot_id, jumps
 from stepscope.store.drain import SEAL_BYTES, Drain, OwnRows
 from stepscope.store.layout import Writer
+from stepscope.store.machine import Machine
 from stepscope.store.states import NodeState
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from stepscope.store.drain import Stream
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.ranks import Rank
+    from stepscope.watcher.sampling import Sampling
     from stepscope.watcher.sealing import Sealing
 
 
@@ -25,36 +27,23 @@ class Attempts:
     """A drain and a node's state for each attempt that this watcher has met."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        node: str,
-        sealing: Sealing,
-        ranks: Mapping[Path, Rank],
-        seal_bytes: int = SEAL_BYTES,
+        self, folder: RunFolder, node: str, sealing: Sealing, ranks: Mapping[Path, Rank], seal_bytes: int = SEAL_BYTES
     ) -> None:
-        """Open nothing yet.
-
-        Args:
-            folder: of the run.
-            node: name of this one.
-            sealing: seals the tails.
-            ranks: those that live, now and later.
-            seal_bytes: size of a tail that is sealed, also in the middle of a burst.
-        """
+        """Open nothing yet; `ranks` always holds the live ranks, tails of `seal_bytes` are sealed even in a burst."""
         self._folder, self._node, self._sealing, self._ranks = folder, node, sealing, ranks
         self._seal_bytes = seal_bytes
         self._found: dict[int, tuple[Drain, NodeState]] = {}
         self._opened: dict[tuple[int, int], float] = {}
+        self._pair: Pair | None = None
+        self.described: dict[Writer, Machine] = {}
+        """The machine files as they were last written."""
 
     def of(
         self, stream: Stream, now: int, heard: Callable[[list[dict[str, Any]], int, int], None]
     ) -> tuple[Drain, NodeState]:
-        """Return the tail and the node's state of a stream's attempt.
+        """Return the tail and the node's state of a stream's attempt; `heard` is called with every event written.
 
-        Args:
-            stream: the ring of a rank.
-            now: monotonic time in ns, where the sequence of the watcher's own rows begins.
-            heard: called with every event that is written.
+        The sequence of the watcher's own rows begins at `now` (monotonic ns).
         """
         attempt = stream.identity.attempt
         if attempt not in self._found:
@@ -75,18 +64,18 @@ class Attempts:
         return [drain for _, (drain, _) in sorted(self._found.items())]
 
     def live(self) -> list[Drain]:
-        """Return the tails of attempts of which a rank lives."""
+        """Return the tails of attempts that have a live rank."""
         attempts = {rank.stream.identity.attempt for rank in self._ranks.values()}
         return [drain for attempt, (drain, _) in self._found.items() if attempt in attempts]
 
     def seal(self, drain: Drain) -> None:
-        """Have a tail sealed; the next row begins another."""
+        """Queue a tail for sealing; the next row begins another."""
         number = drain.rotate()
         if number is not None:
             self._sealing.add(drain.writer, number)
 
     def seal_full(self, now: float, most_bytes: int, most_seconds: float) -> None:
-        """Have live tails sealed that have `most_bytes` or are open for `most_seconds`; `now` is monotonic."""
+        """Seal live tails that have `most_bytes` or have been open for `most_seconds`; `now` is monotonic."""
         for drain in self.live():
             if drain.file is None:
                 continue
@@ -95,16 +84,38 @@ class Attempts:
                 self.seal(drain)
 
     def beat(self, node: NodeState, pair: Pair) -> None:
-        """Write a node's file again, with a heartbeat."""
+        """Write a node's file with a new heartbeat."""
         node.counter += 1
         node.time, node.monotonic_ns, node.boot_id = pair.wall_ns // 1000, pair.monotonic_ns, boot_id()
         node.save(self._folder)
 
     def beat_all(self, pair: Pair) -> None:
-        """Write the files of all attempts that go on."""
+        """Write the node's files of all attempts that have not ended."""
         for _, node in self._found.values():
             if not node.ended:
                 self.beat(node, pair)
+
+    def describe(self, sampling: Sampling) -> None:
+        """Write the machine's description of live attempts where it has changed; nothing without a source."""
+        if not sampling.samplers:
+            return
+        absent = sampling.absent()
+        for writer in (drain.writer for drain in self.live()):
+            machine = Machine(writer.node, writer.attempt, sampling.metrics, absent, sampling.devices())
+            if self.described.get(writer) != machine:
+                machine.save(self._folder)
+                self.described[writer] = machine
+
+    def note_jumps(self, pair: Pair, note: Callable[[str], None]) -> None:
+        """Write a jump of the wall clock since the last call into every live tail."""
+        found = jumps([self._pair, pair]) if self._pair else []
+        self._pair = pair
+        for jump in found:
+            for drain in self.live():
+                try:
+                    drain.write_events([{"kind": "clock_jump", "seconds": jump.seconds}], drain.own.rank, pair)
+                except OSError as error:
+                    note(f"cannot write an event: {error}; the clock jump is not recorded")
 
     def conclude(self, wrong: str, pair: Pair, note: Callable[[str], None]) -> None:
         """Record which critical alert was firing when the last attempt ended, if any."""
@@ -115,10 +126,10 @@ class Attempts:
         try:
             self.beat(node, pair)
         except OSError as error:
-            note(f"cannot write down what was wrong at the end: {error}; the alerts of the run tell it")
+            note(f"cannot record what was wrong at the end: {error}; see the alerts of the run")
 
-    def let_go_of_lost_tails(self) -> tuple[bool, bool]:
-        """Close tails that were deleted or replaced; return whether there were any, and whether one is still there."""
+    def close_lost_tails(self) -> tuple[bool, bool]:
+        """Close tails that were deleted or replaced; return whether there were any, and whether one still exists."""
         lost = there = False
         for drain, _ in self._found.values():
             if drain.file is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,7 @@ from stepscope.store.drain import BusyError, Stream
 from stepscope.store.layout import node_name
 from stepscope.watcher.alerting import Alerting, NoAlerting
 from stepscope.watcher.attempts import Attempts
-from stepscope.watcher.description import Description
 from stepscope.watcher.ends import Ends
-from stepscope.watcher.folders import RingFolders
-from stepscope.watcher.jumps import Jumps
-from stepscope.watcher.metering import WatcherCost, recorder_cost
 from stepscope.watcher.rank_guard import Job, RankGuard
 from stepscope.watcher.ranks import Rank
 from stepscope.watcher.sampling import SampleRound, Sampling, SamplingPlan
@@ -36,15 +34,12 @@ if TYPE_CHECKING:
     from stepscope.watcher.journal import Journal
     from stepscope.watcher.sealing import Sealing
 
-DISCOVER_EVERY = 0.5
-"""Seconds between two searches for new rings."""
-METER_EVERY = 2.0
-BEAT_EVERY = 0.5
-"""Seconds between two signs of life in the rings."""
-DESCRIBE_EVERY = 5.0
-"""Seconds between two updates of the machine's description."""
+DISCOVER_EVERY, BEAT_EVERY, METER_EVERY, DESCRIBE_EVERY = 0.5, 0.5, 2.0, 5.0
+"""Seconds between two searches for rings, heartbeats in rings, rows about our own cost, descriptions of the machine."""
+SETTLE, ANYWAY = 2.0, 5.0
+"""Seconds after a change in which a folder's time proves nothing, and between two listings in any case."""
 AGAIN = ("describe", "sync", "heartbeat")
-"""Tasks that are tried again in the next tick after a failed write, so that their success clears the problem."""
+"""Tasks that are repeated in the tick after a failed write: their success clears the problem."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ class WatcherPace:
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> WatcherPace:
-        """Read the pace from the configuration; absent keys keep their default."""
+        """Read the pace from the configuration; missing keys keep their default."""
         keys = {
             "drain": "watcher.drain_interval",
             "sync": "watcher.sync_interval",
@@ -74,12 +69,66 @@ class WatcherPace:
         return cls(**{name: settings[key] for name, key in keys.items() if key in settings})
 
     def vigil(self) -> Vigil:
-        """Return what watches over the steps of one rank."""
+        """Return a new stall detector for one rank."""
         return Vigil(self.stall_after, self.hang_after)
 
 
+class RingFolders:
+    """The folders in which the rings of a run appear; checking their times is cheaper than listing them."""
+
+    def __init__(self, places: Places, run: Path) -> None:
+        """Check nothing yet."""
+        self._paths = [places.of_run(str(run), root) for root in places.roots()]
+        self._times: list[int] = []
+        self._changed = self._listed = 0.0
+
+    def may_have_new(self, now: float) -> bool:
+        """Return whether a ring may have appeared since the last True; `now` is monotonic, in seconds."""
+        times = [_modified_ns(path) for path in self._paths]
+        if times != self._times:
+            self._times, self._changed = times, now
+        if now - self._changed > SETTLE and now - self._listed < ANYWAY:
+            return False
+        self._listed = now
+        return True
+
+
+def _modified_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def resident_bytes(statm: str = "/proc/self/statm") -> int | None:
+    """Return the resident memory of this process in bytes; None if the system does not report it."""
+    try:
+        with open(statm, "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+class WatcherCost:
+    """The cost of the watcher itself, as metrics of the run."""
+
+    def __init__(self) -> None:
+        """Start without a past: a share of time needs two readings."""
+        self._spent: tuple[float, float] | None = None
+
+    def read(self, drain: Drain, now: float) -> dict[str, float]:
+        """Return CPU share, memory, and the bytes that are not sealed yet; `now` is monotonic, in seconds."""
+        spent = time.process_time()
+        before, self._spent = self._spent, (now, spent)
+        values = {"stepscope/tail_bytes": float(drain.file.size if drain.file else 0)}
+        if before is not None and now > before[0]:
+            values["stepscope/watcher_cpu_ratio"] = (spent - before[1]) / (now - before[0])
+        memory = resident_bytes()
+        return values if memory is None else values | {"stepscope/watcher_memory_bytes": float(memory)}
+
+
 class Watcher:
-    """Everything one watcher holds; made with its clock so that a test can step it."""
+    """The state of one watcher; a test passes a clock and calls `tick` itself."""
 
     def __init__(
         self,
@@ -99,12 +148,10 @@ class Watcher:
         self._ranks: dict[Path, Rank] = {}
         self._attempts = Attempts(folder, self.node, sealing, self._ranks, pace.seal_bytes)
         self.bad: set[Path] = set()
-        """Rings that are not for us: unreadable, of another version, or of a run that is gone."""
+        """Rings that we leave alone: unreadable, of another version, or of a deleted run."""
         self._due = dict.fromkeys(("beat", "describe", "discover", "meter", "sync", "heartbeat"), 0.0)
         self._rings = RingFolders(places, folder.path)
-        self._jumps = Jumps(journal)
         self._streams = 0
-        self._description = Description(folder)
         self._trouble = Trouble(folder, journal)
         self._abandoned = False
         self._cost = WatcherCost()
@@ -115,7 +162,7 @@ class Watcher:
         self.feed = Feed()
         """Gets every row and sample."""
         self.alerting: Alerting | NoAlerting = NoAlerting()
-        """What evaluates the rules."""
+        """Evaluates the alert rules."""
         self._ends = Ends(folder, lambda: self.sampling.latest, self._attempts.beat)
 
     def tick(self) -> bool:
@@ -129,7 +176,7 @@ class Watcher:
         is_time = self._is_due("discover", now, DISCOVER_EVERY if self._ranks else 0.0)
         if is_time and (self._rings.may_have_new(now) or not self._ranks):
             self._discover()
-        self._jumps.check(pair, self._attempts.live)
+        self._attempts.note_jumps(pair, self._journal.note)
         self._write(pair, now)
         for drain in self._attempts.drains()[-1:]:
             self.alerting.poll(pair, drain)
@@ -150,7 +197,7 @@ class Watcher:
         self._trouble.update(problem, now, self.streams())
 
     def rest(self) -> float:
-        """Return the seconds from the beginning of a tick to the next: twice as many while little comes."""
+        """Return the seconds from the start of a tick to the next: twice as many while the rings are nearly empty."""
         is_calm = bool(self._ranks) and all(rank.is_calm() for rank in self._ranks.values())
         return self._pace.drain * 2 if is_calm and not self._ends.pending() else self._pace.drain
 
@@ -177,7 +224,7 @@ class Watcher:
                 continue
             try:
                 stream = Stream(path, self._streams)
-            except BusyError:  # a salvager has it, and takes it away
+            except BusyError:  # a salvager holds it and will remove it
                 continue
             except (OSError, ValueError) as error:
                 self.bad.add(path)
@@ -197,7 +244,7 @@ class Watcher:
             self._trouble.greet(stream)
 
     def _dismiss(self, path: Path, stream: Stream) -> None:
-        """Drop a ring whose run was deleted; the folder of that name belongs to another run now."""
+        """Drop a ring whose run was deleted; a folder of that name belongs to another run now."""
         self.bad.add(path)
         stream.reader.set_word(ring.WORD_STATUS, status.GONE)
         stream.close()
@@ -217,7 +264,7 @@ class Watcher:
 
     def _drain(self, path: Path, rank: Rank, pair: Pair, *, beat: bool) -> None:
         stream = rank.stream
-        quiet = rank.is_quiet()  # as most of many ranks are at most times
+        quiet = rank.is_quiet()  # with many ranks, most are quiet in any one tick
         if beat:
             stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
             self._ends.check_progress(rank, self._ranks.values(), pair)
@@ -226,17 +273,17 @@ class Watcher:
             return
         over = not rank.alive or rank.words[ring.WORD_STATE] != ring.STATE_RUNNING
         dry = rank.move(pair, self.feed)
-        if over:  # its last rows may show that it went on
+        if over:  # its last rows may show that it recovered
             self._ends.check_progress(rank, self._ranks.values(), pair)
-        # Unreadable records of a dead writer stay unreadable; those of a live one may still be on their way.
+        # Unreadable records of a dead writer stay unreadable; those of a live one may still be completed.
         if over and (stream.empty() or (dry and not rank.alive)):
             self._end(path, rank, pair)
 
     def _give_up(self, path: Path, rank: Rank, pair: Pair, error: ValueError) -> None:
-        """Leave a ring alone that was damaged or truncated under us."""
+        """Leave a ring alone that was damaged or truncated while we read it."""
         self._journal.note(f"cannot read ring {path} any more: {error}; it is left alone")
         self.bad.add(path)
-        self._let_go(path, rank)
+        self._release(path, rank)
         rank.guard.close()
         rank.state.state, rank.state.cause, rank.state.ended = "lost", f"its ring: {error}", pair.wall_ns // 1000
         rank.node.ended = all(other.state != "running" for other in rank.node.ranks.values())
@@ -256,28 +303,28 @@ class Watcher:
             self._attempts.seal(rank.drain)
         rank.stream.reader.set_word(ring.WORD_ENDED, 1)
         rank.stream.remove()
-        self._let_go(path, rank)
+        self._release(path, rank)
 
     def _abandon(self, pair: Pair) -> None:
-        """Leave the rows of dead trainers to a salvager, as the run cannot be written; record what is possible."""
+        """Leave the rows of dead trainers to a salvager, because the run cannot be written."""
         self._abandoned = True
         for path, rank in list(self._ranks.items()):
             self.bad.add(path)
             self._ends.leave(rank, pair, self._journal)
-            self._let_go(path, rank)
+            self._release(path, rank)
         for drain in self._attempts.drains():
             try:
                 self._attempts.seal(drain)
             except OSError as error:
                 self._journal.note(f"cannot close a tail: {error}; what was written of it stays readable")
 
-    def _let_go(self, path: Path, rank: Rank) -> None:
+    def _release(self, path: Path, rank: Rank) -> None:
         rank.stream.close()
         self.feed.end(rank.number)
         del self._ranks[path]
 
     def trainees(self) -> list[Trainee]:
-        """Return the processes whose end ends the pause."""
+        """Return the processes whose end should wake the watcher."""
         if self._trouble.is_cut():
             return []
         return [
@@ -296,7 +343,7 @@ class Watcher:
 
     def _describe(self, pair: Pair) -> None:
         if self._is_due("describe", pair.monotonic_ns / 1e9, DESCRIBE_EVERY):
-            self._description.renew(self.sampling, self._attempts.live())
+            self._attempts.describe(self.sampling)
 
     def _sync(self, pair: Pair) -> None:
         if self._is_due("sync", pair.monotonic_ns / 1e9, self._pace.sync):
@@ -304,8 +351,7 @@ class Watcher:
                 drain.sync()
 
     def _seal_full(self, pair: Pair) -> None:
-        limits = self._pace.seal_bytes, self._pace.seal_interval
-        self._attempts.seal_full(pair.monotonic_ns / 1e9, *limits)
+        self._attempts.seal_full(pair.monotonic_ns / 1e9, self._pace.seal_bytes, self._pace.seal_interval)
 
     def _heartbeat(self, pair: Pair) -> None:
         if not self._is_due("heartbeat", pair.monotonic_ns / 1e9, self._pace.heartbeat):
@@ -332,7 +378,7 @@ class Watcher:
                 drain.write_events([dict(event) for event in sample.events], drain.own.rank, pair)
 
     def _meter(self, rank: Rank, pair: Pair) -> None:
-        self._add_own(rank.drain, recorder_cost(rank), pair)
+        self._add_own(rank.drain, rank.recorder_cost(), pair)
 
     def _add_own(self, drain: Drain, row: dict[str, float], pair: Pair) -> None:
         drain.own.add(row, pair.monotonic_ns)
@@ -348,17 +394,17 @@ class Watcher:
         return Subject(path.name, path.parent.name, self.node, path)
 
     def pids(self) -> dict[int, int]:
-        """Return the trainer's process of each rank on this node, as far as it can be seen."""
+        """Return the process id of each rank's trainer on this node, where it is visible."""
         return {rank.number: rank.guard.trainee.pid for rank in self._ranks.values() if rank.guard.trainee}
 
     def _folder_gone(self, now: float) -> bool:
-        """Notice a run that was deleted under us: its rows have nowhere to go, and no other run may get them."""
-        moved, there = self._attempts.let_go_of_lost_tails()
-        if there and not moved:
-            return False  # the folder is where its file is
-        if moved:
+        """Return whether the run was deleted: its rows have no place to go, and no other run may get them."""
+        lost, there = self._attempts.close_lost_tails()
+        if there and not lost:
+            return False  # the folder still holds its file
+        if lost:
             self._trouble.notice(now, lost=True)
-        if self._trouble.is_cut():  # a folder made again names its run a little later: ask until parts are restored
+        if self._trouble.is_cut():  # a folder that is made again names its run later: check until parts are restored
             for path, rank in list(self._ranks.items()):
                 if not self._folder.is_home_of(rank.stream.identity.extra.get("created")):
                     self._dismiss(path, self._ranks.pop(path).stream)
@@ -369,12 +415,12 @@ class Watcher:
         return True
 
     def _is_cut(self, now: float) -> bool:
-        """Recreate missing parts of the run; return whether to write nothing yet, because more may be removed."""
+        """Restore missing parts of the run; return whether to wait, because more may be removed."""
         if not self._ranks or not self._trouble.is_cut():
             return False
         if self._trouble.notice(now):
             return True
         if self._trouble.is_cut():
             self._trouble.mend(self.streams())
-            self._description = Description(self._folder)
+            self._attempts.described.clear()
         return False

@@ -23,40 +23,22 @@ if TYPE_CHECKING:
     from stepscope.watcher.rank_guard import RankGuard
 
 BATCHES, BATCH_BYTES = 8, 1 << 20
-"""Reads of one ring in one tick at most, so that one fast rank neither starves the others nor fills our memory."""
+"""Maximum reads of one ring in one tick: one fast rank must neither starve the others nor fill our memory."""
 CALM = 256
-"""A ring of which less than one part in this many was written between two checks is checked half as often."""
+"""A ring is checked half as often if less than one part in this many of it was written between two checks."""
 WRITTEN = (ring.WORD_PHASE + 1) * 8
-"""Bytes of a ring's header that its trainer writes; our own follow."""
-
+"""Bytes of a ring's header that its trainer writes; the watcher's follow."""
 MOST_SAMPLES = 64
-"""Values of the machine that an event keeps."""
-
-
-class Gap:
-    """The time in which nobody watched a ring: its watcher was killed, and another one goes on."""
-
-    def __init__(self, stream: Stream) -> None:
-        """Read the last heartbeat, before anything is drained and before the ring gets a new one."""
-        self._last, self._lost = stream.reader.words()[ring.WORD_HEARTBEAT], stream.lost
-
-    def event(self, stream: Stream, now: int) -> dict[str, Any] | None:
-        """Return the event of this gap, once the first rows were drained; None without a watcher before us.
-
-        `now` is monotonic, in ns.
-        """
-        if not self._last:
-            return None
-        seconds = round(max(0, now - self._last) / 1e9, 3)
-        return {"kind": "watcher_restarted", "seconds": seconds, "lost_rows": stream.lost - self._lost}
+"""Machine samples that an event keeps."""
 
 
 class Rank:
     """A stream, and the state of the trainer behind it."""
 
     def __init__(self, stream: Stream, drain: Drain, node: NodeState, guard: RankGuard) -> None:
-        """Start with a rank that runs, before it gets our first sign of life."""
-        self._gap: Gap | None = Gap(stream)
+        """Start with a rank that runs, before its ring gets our first heartbeat."""
+        self._watched_until, self._lost_before = stream.reader.words()[ring.WORD_HEARTBEAT], stream.lost
+        """The last heartbeat of an earlier watcher (monotonic ns, 0 without one), and the rows lost until then."""
         self.stream, self.drain, self.node, self.guard = stream, drain, node, guard
         identity = stream.identity
         guard.at_prompt = bool(identity.extra.get("at_prompt"))
@@ -66,20 +48,20 @@ class Rank:
         self.lag, self.bytes = 0.0, 0
         self.steps = RankSteps(stream.table)
         self._saw_all = before is None
-        """Whether no other watcher has drained this ring before."""
+        """Whether no other watcher has drained this ring before us."""
         self.words = stream.reader.words()
-        """The header of its ring, as of the last check."""
+        """The header of its ring at the last check."""
         self.backlog = 0
-        """Bytes that its trainer had written since the last move, as of the last check."""
+        """Bytes in its ring at the last check that were not drained."""
         self._seen, self._was_quiet = b"", False
         self.alive = True
         """Whether its trainer held its ring at the last check."""
         self.told: End | None = None
-        """The end that an event of the run describes."""
+        """The end that the last event reported."""
         self.better: End | None = None
-        """A better judgement of its end that is to be written."""
+        """A better verdict about its end, which is not written yet."""
         self._heard, self._next = 0, 0
-        """Position in the ring, and sequence, of the first row that the feeds have not got."""
+        """Position in the ring, and sequence, of the first row that the feeds have not received."""
 
     @property
     def number(self) -> int:
@@ -92,9 +74,9 @@ class Rank:
         return ring.PHASE_NAMES[number] if number < len(ring.PHASE_NAMES) else ""
 
     def is_quiet(self) -> bool:
-        """Check its ring; return whether there is nothing to do before its process ends or time passes."""
+        """Check its ring; return whether nothing is new in it."""
         seen = os.pread(self.stream.fileno(), WRITTEN, 0)
-        if seen != self._seen:  # as only a few of many ranks at a time
+        if seen != self._seen:  # true for only a few of many ranks at a time
             self.words = self.stream.reader.words()
             goes_on = self.words[ring.WORD_STATE] == ring.STATE_RUNNING and self.guard.trainee is not None
             self.backlog = self.words[ring.WORD_HEAD] - self.stream.cursor
@@ -103,15 +85,15 @@ class Rank:
         return self._was_quiet
 
     def is_calm(self) -> bool:
-        """Return whether it goes on and writes so little that its ring would take many seconds to fill."""
+        """Return whether it runs and writes so little that its ring would take many seconds to fill."""
         goes_on = self.words[ring.WORD_STATE] == ring.STATE_RUNNING
         return goes_on and self.backlog * CALM < self.stream.reader.capacity
 
     def writes(self, *, sure: bool) -> bool:
         """Return whether its trainer still holds its ring.
 
-        Unless it must be `sure`, that is taken for granted of a process that is watched: its end wakes us. One that
-        has released its ring and lives on, as after os.execv, is found by the occasional check that is `sure`.
+        Unless it must be `sure`, that is assumed of a process that we watch, because its end wakes us. The occasional
+        `sure` check finds a process that has released its ring and lives on, as after os.execv.
         """
         is_watched = self.guard.trainee is not None and self.words[ring.WORD_STATE] == ring.STATE_RUNNING
         return self.stream.writer_alive() if sure or not is_watched else True
@@ -123,22 +105,22 @@ class Rank:
             try:
                 batch = self.drain.once(self.stream, pair, BATCH_BYTES)
             except OSError:
-                self._look_on(feed)
+                self._pass_on_waiting(feed)
                 raise
-            self._tell_gap(pair)
+            self._note_gap(pair)
             self.state.rows = self.stream.expected - self.stream.lost
             size = sum(map(len, batch.pieces))
             if batch.pieces:
                 self.bytes += size
                 self.lag = max(self.lag, (pair.monotonic_ns - first_head(batch.pieces[0])[4]) / 1e9)
                 self._hear(batch.pieces, batch.expected, feed)
-            if not batch.rows or (size < BATCH_BYTES // 2 and self.stream.empty()):  # else more has come meanwhile
+            if not batch.rows or (size < BATCH_BYTES // 2 and self.stream.empty()):  # otherwise more has come meanwhile
                 return True
         self.stream.is_behind = True
         return False
 
-    def _look_on(self, feed: Feed) -> None:
-        """Pass on the rows that wait in the ring for a disk: the training goes on even if it cannot be recorded."""
+    def _pass_on_waiting(self, feed: Feed) -> None:
+        """Pass on the rows that wait in the ring for the disk: alerts and exporters work even if it is full."""
         position = max(self._heard, self.stream.cursor)
         for _ in range(BATCHES):
             pieces, position = self.stream.reader.read(position, BATCH_BYTES)
@@ -158,26 +140,45 @@ class Rank:
             self.state.step_seconds = self.steps.seconds if self._saw_all else None
             feed.rows(self.number, fresh, self.stream.table, checked=self.stream.reader.checked)
 
-    def _tell_gap(self, pair: Pair) -> None:
-        """Record, once, that another watcher was killed before us."""
-        event = None if self._gap is None else self._gap.event(self.stream, pair.monotonic_ns)
-        if event is not None:
+    def _note_gap(self, pair: Pair) -> None:
+        """Record, once, for how long nobody watched the ring because an earlier watcher was killed."""
+        if self._watched_until:
+            seconds = round(max(0, pair.monotonic_ns - self._watched_until) / 1e9, 3)
+            lost = self.stream.lost - self._lost_before
+            event = {"kind": "watcher_restarted", "seconds": seconds, "lost_rows": lost}
             self.drain.write_events([event], self.number, pair)
-        self._gap = None
+        self._watched_until = 0
 
     def watch(self, pair: Pair, *, gpu_busy: bool) -> list[dict[str, Any]]:
         """Check whether its steps go on; return events."""
         return self.guard.watch(pair, self.steps.moments(), self.phase(), gpu_busy=gpu_busy)
 
+    def recorder_cost(self) -> dict[str, float]:
+        """Return metrics of its recorder's cost, and reset the largest lag."""
+        words, stream = self.stream.reader.words(), self.stream
+        suffix = "" if self.number == 0 else f"/rank{self.number}"
+        values = {
+            "rows_total": float(self.state.rows),
+            "bytes_total": float(self.bytes),
+            "drops_total": float(stream.lost),
+            "refused_total": float(words[ring.WORD_REFUSED]),
+            "drain_lag_seconds": self.lag,
+            "ring_fill_ratio": min(1.0, (words[ring.WORD_HEAD] - stream.cursor) / stream.reader.capacity),
+        }
+        if words[ring.WORD_CALLS]:
+            values["log_seconds"] = words[ring.WORD_CALL_NS] / words[ring.WORD_CALLS] / 1e9
+        self.state.lost, self.state.refused, self.lag = stream.lost, words[ring.WORD_REFUSED], 0.0
+        return {f"stepscope/{name}{suffix}": value for name, value in values.items()}
+
     def note_memory(self, latest: Mapping[str, float]) -> None:
-        """Record how near to its memory limit it was, to explain an end that kills the watcher, too."""
+        """Record how close to its memory limit it is, to explain an end that also kills the watcher."""
         limit = latest.get("cgroup/memory_limit_bytes")
         used = latest.get("cgroup/memory_used_bytes") if limit else self.guard.rss
         self.state.memory = None if used is None else int(used)
         self.state.memory_limit = None if limit is None else int(limit)
 
     def circumstances(self, latest: Mapping[str, float]) -> dict[str, Any]:
-        """Return the circumstances of an event that needs an explanation: last rows, open phase, last samples."""
+        """Return the last rows, phase and machine samples, for an event that needs an explanation."""
         prefixes = ("cpu/usage", "memory/used_ratio", "swap/used", "disk/free", "gpu/", f"process/{self.number}/")
         samples = {name: value for name, value in latest.items() if name.startswith(prefixes)}
         return {
@@ -188,14 +189,14 @@ class Rank:
         }
 
     def last_error(self, folder: RunFolder) -> str:
-        """Return the exception that the trainer reported last, from the events just drained."""
+        """Return the exception that the trainer reported last."""
         identity = self.stream.identity
         mine = [
             event
             for event in read_events(folder)[0]
             if event.get("rank") == identity.rank and event.get("attempt") == identity.attempt
         ]
-        mine += self.stream.take(self.stream.reader.capacity).events  # those that could not be written
+        mine += self.stream.take(self.stream.reader.capacity).events  # events that could not be written
         found = [event for event in mine if event.get("kind") == "exception" and not is_users(event)]
         return str(found[-1].get("error", "")) if found else ""
 
