@@ -12,7 +12,7 @@ from stepscope.core.feed import Subject
 from stepscope.core.records import RECORD
 from stepscope.core.vocabulary import GAUGE, Metric
 from stepscope.exporters.prometheus.feed import PageFeed, open_feed
-from stepscope.watcher.waking import Sleeper
+from stepscope.watcher.process import Sleeper
 
 ON = {"exporters.prometheus.enabled": True, "exporters.prometheus.port": 0}
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from stepscope.core.places import Places, find_places
+from stepscope.core.places import WATCHER_LOCK, Places, find_places
 from stepscope.store.retention import Removal
 from stepscope.watcher import process
 from stepscope.watcher.journal import Journal
@@ -65,12 +65,16 @@ def test_clean_up_that_fails(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(process, "apply", refuse)
     process._clean_up(folder, {"store.auto_cleanup": True}, Journal(tmp_path / "log"))
-    assert "cannot keep to the limits" in (tmp_path / "log").read_text()
+    assert "cannot apply the limits" in (tmp_path / "log").read_text()
+
+
+def lock_path(folder, places):
+    return places.of_run(str(folder.path), places.disk) / WATCHER_LOCK
 
 
 def test_one_watcher_per_run(folder, places):
     """Watchers elect by a lock: while one holds it the others give way; then the next is elected."""
-    path = process._lock_path(folder, places)
+    path = lock_path(folder, places)
     path.parent.mkdir()
     with held(path):
         assert process._elect(folder, places) is None
@@ -86,10 +90,10 @@ def test_lock_file_that_goes_meanwhile(folder, places, monkeypatch):
     def lockf(descriptor, *arguments):
         calls.append(descriptor)
         if len(calls) == 1:
-            process._lock_path(folder, places).unlink()
+            lock_path(folder, places).unlink()
         elif len(calls) == 2:
-            process._lock_path(folder, places).unlink()
-            process._lock_path(folder, places).touch()
+            lock_path(folder, places).unlink()
+            lock_path(folder, places).touch()
         return true(descriptor, *arguments)
 
     monkeypatch.setattr(fcntl, "lockf", lockf)

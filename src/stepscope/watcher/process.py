@@ -1,4 +1,4 @@
-"""The watcher as a process: elected by a lock, at low priority, gone when its run is."""
+"""The watcher as a process: elected by a lock, at low priority; it ends after its run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import fcntl
 import gc
 import json
 import os
+import select
 import signal
 import sys
 import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core.clock import Clock
 from stepscope.core.errors import StepscopeError, in_words
@@ -29,11 +30,16 @@ from stepscope.watcher.loop import Watcher, WatcherPace
 from stepscope.watcher.rank_guard import Job
 from stepscope.watcher.sampling import build_sampling
 from stepscope.watcher.sealing import Sealing, lower_priority
-from stepscope.watcher.waking import Sleeper, heed, pause, wakers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from stepscope.store.drain import Stream
+    from stepscope.watcher.death import Trainee
 
 NICE = 10
 MOST_FAILURES, LAST_FAILURES = 1000, 100
-"""Ticks that may fail one after the other: while a trainer lives, and after the end of the last."""
+"""Ticks that may fail in a row: while a trainer lives, and after the end of the last."""
 
 
 def main(arguments: list[str]) -> int:
@@ -51,7 +57,7 @@ def main(arguments: list[str]) -> int:
     journal = Journal(folder.path / "watcher.log")
     job = Job.here(seeing=bool(settings.get("watcher.stacks", True)))
     job.born = int(arguments[2]) if len(arguments) > 2 else None
-    # SIGTERM means that the whole job ends: watching how the others end is our task.
+    # SIGTERM means that the whole job ends: our task is to record how the trainers end.
     signal.signal(signal.SIGTERM, lambda *_: job.warn(time.monotonic_ns()))
     places = find_places()
     # In a thread: a home directory on a dead server may block for minutes.
@@ -69,7 +75,7 @@ def main(arguments: list[str]) -> int:
         _resign(folder, places, descriptor)
         if gave_up or not folder.path.is_dir() or watcher.bad.issuperset(places.rings(str(folder.path))):
             _clean_up(folder, settings, journal)
-            break  # else a ring came while we held the lock, and its own watcher gave way to us
+            break  # otherwise a ring came while we held the lock, and its own watcher exited because of us
     return 0
 
 
@@ -99,23 +105,19 @@ def _note(folder: RunFolder, journal: Journal) -> None:
 
 
 def _clean_up(folder: RunFolder, settings: dict[str, Any], journal: Journal) -> None:
-    """Apply the limits to the other runs, if the configuration asks for that when a run ends."""
+    """Apply the limits of the store to the other runs, if the configuration says so."""
     if not settings.get("store.auto_cleanup"):
         return
     try:
         for removal in apply(folder.path.parents[1], Limits.of(settings), keep=[folder.path]):
             journal.note(f"removed run {removal.path}: {removal.reason}")
     except (OSError, StepscopeError) as error:
-        journal.note(f"cannot keep to the limits of the store: {error}; `stepscope gc` tries again")
-
-
-def _lock_path(folder: RunFolder, places: Places) -> Path:
-    return places.of_run(str(folder.path), places.disk) / WATCHER_LOCK
+        journal.note(f"cannot apply the limits of the store: {error}; `stepscope gc` tries again")
 
 
 def _elect(folder: RunFolder, places: Places) -> int | None:
     """Return the held lock of the run's watcher, or None if another process holds it."""
-    path = _lock_path(folder, places)
+    path = places.of_run(str(folder.path), places.disk) / WATCHER_LOCK
     while True:
         private_directory(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -123,7 +125,7 @@ def _elect(folder: RunFolder, places: Places) -> int | None:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.stat().st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
-        except FileNotFoundError:  # the last watcher took its lock file away between our two calls
+        except FileNotFoundError:  # the last watcher removed its lock file between our two calls
             os.close(descriptor)
             continue
         except OSError:
@@ -137,6 +139,48 @@ def _resign(folder: RunFolder, places: Places, descriptor: int) -> None:
     if not places.rings(str(folder.path)):
         places.remove(str(folder.path))
     os.close(descriptor)
+
+
+def wakers(trainees: Iterable[Trainee], streams: Iterable[Stream]) -> list[int]:
+    """Return the descriptors that become readable when the pause should end."""
+    rings = [stream.waker() for stream in streams]
+    return [trainee.fileno() for trainee in trainees] + [descriptor for descriptor in rings if descriptor >= 0]
+
+
+def pause(usual: float, spent: float, streams: Iterable[Stream]) -> float:
+    """Return the seconds until the next tick: none while a ring holds more than one tick drains.
+
+    A tick starts `usual` seconds after the last one, which took the `spent` seconds.
+    """
+    return 0.0 if any(stream.is_behind for stream in streams) else usual - spent
+
+
+class Sleeper:
+    """The pause between two ticks, in which the feed serves clients; a trainer that exits or a full ring ends it."""
+
+    def __init__(self) -> None:
+        """Wait for nothing yet."""
+        self._awaited: dict[int, int] = {}
+        self._poll = select.poll()
+
+    def sleep(self, seconds: float, wake: Sequence[int], feed: Feed) -> bool:
+        """Sleep until `seconds` have passed or a descriptor in `wake` is readable; return whether one is."""
+        end = time.monotonic() + seconds
+        while True:
+            ready = self._wait(max(0.0, end - time.monotonic()), wake, feed)
+            feed.serve()
+            if not ready.isdisjoint(wake):
+                return True
+            if time.monotonic() >= end:
+                return False
+
+    def _wait(self, seconds: float, wake: Sequence[int], feed: Feed) -> set[int]:
+        awaited = {**feed.descriptors(), **dict.fromkeys(wake, select.POLLIN)}
+        if awaited != self._awaited:  # rare: almost every pause awaits the same descriptors
+            self._awaited, self._poll = awaited, select.poll()
+            for descriptor, events in awaited.items():
+                self._poll.register(descriptor, events)
+        return {descriptor for descriptor, _ in self._poll.poll(seconds * 1000)}
 
 
 def _watch(watcher: Watcher, journal: Journal) -> bool:
@@ -153,7 +197,7 @@ def _watch(watcher: Watcher, journal: Journal) -> bool:
         started = time.monotonic()
         wake: list[int] = []
         before = failures
-        with wall(fail):  # the loop must outlive any one fault
+        with wall(fail):  # no single fault may end the loop
             if not watcher.tick():
                 return True
             wake = wakers(watcher.trainees(), watcher.streams())
@@ -166,7 +210,8 @@ def _watch(watcher: Watcher, journal: Journal) -> bool:
         left = pause(watcher.rest(), time.monotonic() - started, watcher.streams())
         watcher.woken = sleeper.sleep(left, wake, watcher.feed)
         if watcher.woken:
-            heed(watcher.streams())
+            for stream in watcher.streams():
+                stream.heed()
 
 
 if __name__ == "__main__":
