@@ -10,21 +10,9 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stepscope.alerts.actions import (
-    CHECKPOINT,
-    FLAG,
-    PROFILE,
-    PROFILE_STEPS,
-    RUN,
-    SAMPLE,
-    SAMPLE_INTERVAL,
-    SAMPLE_SECONDS,
-    STOP,
-    Action,
-    ActionCommand,
-)
+from stepscope.alerts import actions as alert_actions
 from stepscope.core import ring
-from stepscope.core.errors import in_words
+from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.places import REQUEST_SUFFIX
 from stepscope.session.requests import Request, place
 from stepscope.store.layout import replace
@@ -33,11 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from stepscope.alerts.actions import Action, ActionCommand
     from stepscope.store.drain import Stream
     from stepscope.watcher.sampling import Sampling
 
 MOST_RUNNING = 4
-"""Commands at a time."""
+"""Maximum commands at a time."""
 
 
 @dataclass
@@ -52,74 +41,60 @@ class _Running:
 
 @dataclass
 class Acting:
-    """The hands of the alerts of one node."""
+    """Takes the actions of one node's alerts."""
 
     run: Path
     streams: Callable[[], Iterable[Stream]]
-    """Those of the ranks that live."""
+    """Returns the rings of the live ranks."""
     sampling: Callable[[], Sampling]
     commands: Mapping[str, ActionCommand] = field(default_factory=dict)
     _running: list[_Running] = field(default_factory=list)
 
-    def perform(self, actions: Iterable[Action], alert: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
+    def perform(self, given: tuple[Any, ...], alert: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
         """Take the actions of an alert; return an event for each. `now` is monotonic, in seconds; never raises."""
-        doing = {
-            CHECKPOINT: self._flag,
-            STOP: self._stop,
-            PROFILE: self._profile,
-            SAMPLE: self._quicken,
-            RUN: self._run,
-        }
+        try:
+            actions = alert_actions.actions_of(given)
+        except StepscopeError as error:
+            return [{"kind": "alerting", "text": str(error)}]
         found = []
         for action in actions:
             try:
-                why = doing[action.kind](action, alert, now)
+                why = self._take(action, alert, now)
             except (OSError, ValueError) as error:
                 why = in_words(error)
-            facts = {
+            event = {
                 "kind": "alert_action",
                 "action": action.kind,
                 "rule": alert.get("rule"),
                 "alert": alert.get("alert"),
             }
-            found.append({**facts, **action.options, **({"error": why[:500]} if why else {})})
+            found.append({**event, **action.options, **({"error": why[:500]} if why else {})})
         return found
 
-    def _flag(self, action: Action, alert: Mapping[str, Any], now: float) -> str:
-        """Write the flag file that asks the training for a checkpoint."""
-        del action, now
-        facts = {key: alert.get(key) for key in ("rule", "alert", "severity", "text", "step", "time")}
-        replace(self.run / FLAG, json.dumps(facts, default=str).encode())
-        return ""
-
-    def _stop(self, action: Action, alert: Mapping[str, Any], now: float) -> str:
-        """Set the flag behind `run.should_stop` in every rank of this node."""
-        del action, alert, now
-        streams = list(self.streams())
-        for stream in streams:
-            stream.reader.set_word(ring.WORD_STOP, 1)
-        return "" if streams else "no training is left to stop"
-
-    def _profile(self, action: Action, alert: Mapping[str, Any], now: float) -> str:
-        """Ask the first rank of this node for a profile."""
-        del now
+    def _take(self, action: Action, alert: Mapping[str, Any], now: float) -> str:
+        """Take one action; return why that is not possible, or ""."""
+        if action.kind == alert_actions.RUN:
+            return self._run(str(action.options.get("command", "")), alert, now)
         streams = sorted(self.streams(), key=lambda stream: stream.identity.rank)
-        if not streams:
-            return "no training is left to profile"
-        steps = int(action.options.get("steps", PROFILE_STEPS))
-        place(streams[0].path.with_suffix(REQUEST_SUFFIX), Request(f"alert-{alert.get('alert', '')}", {"steps": steps}))
+        if action.kind == alert_actions.CHECKPOINT:  # by a flag file that the training may look for
+            facts = {key: alert.get(key) for key in ("rule", "alert", "severity", "text", "step", "time")}
+            replace(self.run / alert_actions.FLAG, json.dumps(facts, default=str).encode())
+        elif action.kind == alert_actions.SAMPLE:
+            seconds = float(action.options.get("seconds", alert_actions.SAMPLE_SECONDS))
+            self.sampling().quicken(float(action.options.get("interval", alert_actions.SAMPLE_INTERVAL)), now + seconds)
+        elif not streams:
+            return f"no training is left to {action.kind}"
+        elif action.kind == alert_actions.STOP:  # sets `run.should_stop` in every rank of this node
+            for stream in streams:
+                stream.reader.set_word(ring.WORD_STOP, 1)
+        else:  # the first rank of this node is profiled
+            steps = int(action.options.get("steps", alert_actions.PROFILE_STEPS))
+            request = Request(f"alert-{alert.get('alert', '')}", {"steps": steps})
+            place(streams[0].path.with_suffix(REQUEST_SUFFIX), request)
         return ""
 
-    def _quicken(self, action: Action, alert: Mapping[str, Any], now: float) -> str:
-        """Ask the machine more often for a while."""
-        del alert
-        seconds = float(action.options.get("seconds", SAMPLE_SECONDS))
-        self.sampling().quicken(float(action.options.get("interval", SAMPLE_INTERVAL)), now + seconds)
-        return ""
-
-    def _run(self, action: Action, alert: Mapping[str, Any], now: float) -> str:
-        """Start a command of the configuration; the alert is on its standard input as JSON."""
-        name = str(action.options.get("command", ""))
+    def _run(self, name: str, alert: Mapping[str, Any], now: float) -> str:
+        """Start a command of the configuration; its standard input is the alert as JSON."""
         command = self.commands.get(name)
         if command is None:
             return f"alerting.commands has no command {name!r}"
@@ -149,7 +124,7 @@ class Acting:
         return ""
 
     def poll(self, now: float) -> list[dict[str, Any]]:
-        """End commands that take too long; return an event for each that has ended."""
+        """Kill commands that take too long; return an event for each that has ended."""
         found = []
         for running in list(self._running):
             code = running.process.poll()
@@ -159,7 +134,7 @@ class Acting:
                 code = running.process.wait()
             if code is not None:
                 self._running.remove(running)
-                facts = {"kind": "alert_action_ended", "action": RUN, "command": running.command.name}
+                facts = {"kind": "alert_action_ended", "action": alert_actions.RUN, "command": running.command.name}
                 found.append({**facts, "alert": running.alert, "exit_code": code})
         return found
 

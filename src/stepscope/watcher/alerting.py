@@ -1,7 +1,7 @@
-"""The alerts of a run in its watcher: feeds the rules, records their changes, sends notifications, takes actions.
+"""The alerts of a run in its watcher: evaluates rules, records changes, sends notifications, takes actions.
 
-A notification is in the outbox before its alert is an event of the run. A watcher that is killed in between finds the
-alert firing again after its restart, so people may be notified twice but never miss an alert.
+A notification is in the outbox before its alert is an event of the run. If the watcher is killed in between, the alert
+fires again after the restart: people may be notified twice, but never miss an alert.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stepscope.alerts.evaluation.notification_claims import NotificationClaims
 from stepscope.alerts.user_requests import ACKNOWLEDGE, SILENCE, TEST, Inbox, UserRequest
 from stepscope.core import ring, status
 from stepscope.core.access import write_private
-from stepscope.core.errors import StepscopeError, in_words
+from stepscope.core.errors import in_words
 from stepscope.core.events import WATCHERS, is_users
 from stepscope.core.feed import Feed
 from stepscope.core.places import ALERTING_SUFFIX, NOTICE_SUFFIX
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 EVALUATE_EVERY = 1.0
 """Seconds between two evaluations; an urgent event is evaluated at once."""
 FAREWELL = 600.0
-"""Seconds that a watcher stays for undelivered messages after its last trainer has ended."""
+"""Seconds that a watcher waits for undelivered messages after its last trainer has ended."""
 MAX_SETTINGS = 1 << 20
 """Bytes of the settings file."""
 CHANNEL_KEYS = frozenset(f"alerting.{name}" for name in ("channels", "email", "slack", "quiet_hours"))
 MOST_FAILURES = 100
 """Failed evaluations after which the alerts are switched off."""
 MOST_EVENTS = 1000
-"""Events that wait for a disk that cannot be written, and inputs that wait for the rules."""
+"""Events that wait for a disk that cannot be written, and calls that wait until the rules are loaded."""
 MOST_FROM_TRAINER = 100
 """Alerts of the training's own rules that are handled in one tick."""
 OWN_KINDS = {*WATCHERS, "alert", "alert_options"}
@@ -57,11 +57,7 @@ OWN_KINDS = {*WATCHERS, "alert", "alert_options"}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the alert settings from the file beside a ring; {} without a file.
-
-    Raises:
-        OSError, ValueError: there is a file and it cannot be read.
-    """
+    """Return the alert settings from the file beside a ring; {} without one, OSError or ValueError if it is damaged."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -73,8 +69,8 @@ def read_settings(path: Path) -> dict[str, Any]:
 class Alerting(Feed):
     """The alerts of one node.
 
-    Loading the rules takes as long as a short training, so it waits until the first rows are safe on disk. Everything
-    that arrives before is kept in a backlog and handled again, in order, once the rules are there.
+    Loading the rules takes as long as a short training, so it waits until the first rows are on disk. Earlier calls
+    are kept in a backlog and repeated, in order, once the rules are loaded.
     """
 
     def __init__(
@@ -86,7 +82,7 @@ class Alerting(Feed):
         sampling: Callable[[], Sampling],
         **notifying: Any,
     ) -> None:
-        """Hold nothing yet: a run without a ring has no settings; `notifying` are options of `Notifying`."""
+        """Load nothing yet: a run without a ring has no settings; `notifying` are options of `Notifying`."""
         self._options, self._failures = notifying, 0
         self._problems: list[str] = []
         """Problems with rules and channels that the terminal has not shown yet."""
@@ -97,7 +93,7 @@ class Alerting(Feed):
         self._backlog: list[Callable[[], None]] = []
         """Calls of this object that came before the rules were loaded."""
         self._engine: Engine | None = None
-        """None before the rules are loaded, and where alerts are off."""
+        """None before the rules are loaded, and if alerts are off."""
         self._notifying: Notifying | None = None
         self._acting: Acting | None = None
         self._inbox, self._claims = Inbox(folder.path), NotificationClaims(folder.path, node)
@@ -113,7 +109,7 @@ class Alerting(Feed):
         """Changes of alerts that have not been sent yet."""
 
     def attach(self, path: Path, pair: Pair) -> None:
-        """Read the settings beside the first ring that is found: they are removed together with it."""
+        """Read the settings beside the first ring: they are removed together with it."""
         self._now = pair.monotonic_ns
         if self._settings is not None:
             return
@@ -137,7 +133,7 @@ class Alerting(Feed):
             call()
 
     def _keep(self, call: Callable[[], None]) -> None:
-        """Keep a call for the time when the rules are loaded; drop it if they are, and alerts are off."""
+        """Keep a call until the rules are loaded; drop it if they are, because alerts are off."""
         if not self._is_loaded and len(self._backlog) < MOST_EVENTS:
             self._backlog.append(call)
 
@@ -148,7 +144,7 @@ class Alerting(Feed):
         self._journal.note(text)
 
     def _warn(self, problems: list[str]) -> None:
-        """Show problems at the user's terminal now, and not when the first alert cannot be delivered."""
+        """Show problems in the user's terminal now, before an alert cannot be delivered."""
         more = f" (and {len(problems) - 1} more: see `stepscope alerts check`)" if len(problems) > 1 else ""
         for stream in self._streams():
             try:
@@ -194,14 +190,14 @@ class Alerting(Feed):
         return {**names, "page": str(settings.get("alerting.page_url") or "")}
 
     def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
-        """Take drained records of a rank; the engine only stores them until it evaluates."""
+        """Add drained records of a rank; the engine only stores them until it evaluates."""
         if self._engine is None:
             self._keep(partial(self.rows, rank, list(pieces), table, checked=checked))
         else:
             self._engine.rows(rank, pieces, table, checked=checked)
 
     def sample(self, rank: int, values: Mapping[str, float]) -> None:
-        """Take a row that the watcher made itself; the engine only stores it until it evaluates."""
+        """Add a row that the watcher made itself; the engine only stores it until it evaluates."""
         if self._engine is None:
             self._keep(partial(self.sample, rank, values))
         else:
@@ -216,13 +212,13 @@ class Alerting(Feed):
                 self._changes += self._engine.end(rank, self._now)
 
     def on_events(self, events: list[dict[str, Any]], rank: int, now: int) -> None:
-        """Take events that are being written into the run; `now` is monotonic, in ns."""
+        """Add events that are being written into the run; `now` is monotonic, in ns."""
         if self._engine is None:
             self._keep(partial(self.on_events, events, rank, now))
             return
         for event in events:
             if is_users(event) and event.get("kind") in OWN_KINDS:
-                continue  # a user's event that has the name of one of ours
+                continue  # a user's event with the name of one of ours
             if event.get("kind") != "alert":
                 with self._guard():
                     self._engine.event(event, rank, int(event.get("monotonic_ns", now)))
@@ -232,7 +228,7 @@ class Alerting(Feed):
     def poll(self, pair: Pair, drain: Drain) -> None:
         """Evaluate what is due, notify people, take actions, and write events with `drain`.
 
-        Notifications do not depend on the disk: events that it refuses are written later.
+        Notifications do not wait for the disk: events that it refuses are written later.
         """
         self._now, now = pair.monotonic_ns, pair.monotonic_ns / 1e9
         if not self._is_loaded and self._settings is not None:
@@ -274,7 +270,7 @@ class Alerting(Feed):
         self._handle(self._claims.claim(changes + engine.evaluate(pair.monotonic_ns), engine.rules), pair)
 
     def _guard(self) -> AbstractContextManager[None]:
-        """Keep a fault of a rule from the recording; after too many of them the alerts are off."""
+        """Isolate the recording from a fault in a rule; after too many of them, alerts are off."""
         return wall(self._failed)
 
     def _failed(self, error: Exception) -> None:
@@ -285,7 +281,7 @@ class Alerting(Feed):
             self._note(f"alerts are off after {self._failures} faults; the run is recorded without them")
 
     def _with_monotonic_time(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return an event with its time on the monotonic clock, as events are written."""
+        """Return an event with its time on the monotonic clock, as it is written."""
         facts = dict(event)
         time = facts.pop("time", None)
         if isinstance(time, (int, float)):
@@ -293,30 +289,19 @@ class Alerting(Feed):
         return facts
 
     def _handle(self, changes: list[Transition], pair: Pair) -> None:
-        """Notify people of changes, record them as events, and take their actions."""
+        """Notify people about changes, record them as events, and take their actions."""
         own, self._from_trainer = self._from_trainer, []
         messages = [change.event() for change in changes if change.tells]
         messages += [_identified(event, pair) for event in own if event.get("state") in {"firing", "resolved"}]
         if self._notifying is not None:
             self._notifying.send(messages)
         self._events += [self._with_monotonic_time(change.event()) for change in changes]
-        if self._acting is not None:
-            for change in changes:
-                if change.actions:
-                    self._events += self._act(self._acting, change, pair)
-
-    @staticmethod
-    def _act(acting: Acting, change: Transition, pair: Pair) -> list[dict[str, Any]]:
-        from stepscope.alerts.actions import actions_of
-
-        try:
-            actions = actions_of(change.actions)
-        except StepscopeError as error:
-            return [{"kind": "alerting", "text": str(error)}]
-        return acting.perform(actions, change.event(), pair.monotonic_ns / 1e9)
+        for change in changes:
+            if change.actions and self._acting is not None:
+                self._events += self._acting.perform(change.actions, change.event(), pair.monotonic_ns / 1e9)
 
     def _answer(self, engine: Engine, requests: Iterable[UserRequest], pair: Pair) -> list[Transition]:
-        """Do what people asked for from outside."""
+        """Handle the requests of people."""
         changes: list[Transition] = []
         for request in requests:
             facts, by, now = request.facts, str(request.facts.get("by", "")), pair.monotonic_ns
@@ -325,17 +310,15 @@ class Alerting(Feed):
             elif request.do == SILENCE:
                 changes += engine.silence({"rule": facts["rule"]}, until=facts["until"], by=by, now=now)
             elif request.do == TEST:
-                self._send_test(request, pair)
+                from stepscope.alerts.delivery.message import trial_event
+
+                if self._notifying is not None:
+                    test = trial_event(pair.wall_ns / 1e9, request.id)
+                    self._notifying.send([test], str(facts.get("channel", "")))
             else:
                 changes += engine.unsilence({"rule": facts["rule"]}, now=now)
             self._events.append({"kind": "alert_request", "do": request.do, "request": request.id, **facts})
         return changes
-
-    def _send_test(self, request: UserRequest, pair: Pair) -> None:
-        from stepscope.alerts.delivery.message import trial_event
-
-        if self._notifying is not None:
-            self._notifying.send([trial_event(pair.wall_ns / 1e9, request.id)], str(request.facts.get("channel", "")))
 
     def busy(self, now: float, *, alone: bool) -> bool:
         """Return whether work is left; `alone` if no trainer is left. `now` is monotonic, in seconds."""
@@ -356,13 +339,13 @@ class Alerting(Feed):
         return "" if self._engine is None else self._engine.critical()
 
     def close(self) -> None:
-        """Stop; a notifier that has messages left goes on by itself."""
+        """Stop; a notifier that has messages left continues by itself."""
         if self._notifying is not None:
             self._notifying.close()
 
 
 def _unreachable(facts: Mapping[str, Any]) -> str:
-    """Return which channel would not take a message, and why."""
+    """Return which channel would refuse a message, and why."""
     why = str(facts.get("why") or "it does not answer")[:500]
     remedy = "" if "; " in why else "; see `stepscope alerts check`"
     return f"cannot send alerts to {str(facts.get('channel', 'a channel'))[:60]}: {why}{remedy}"
@@ -385,7 +368,7 @@ def _channels(settings: dict[str, Any]) -> tuple[list[Channel], list[str]]:
 
 
 class NoAlerting:
-    """Used where a watcher evaluates no rules."""
+    """Stands in for `Alerting` in a watcher that evaluates no rules."""
 
     def attach(self, path: Path, pair: Pair) -> None:
         """Do nothing."""
