@@ -21,7 +21,7 @@ from stepscope.cli.commands import monitor
 from stepscope.cli.main import main
 from stepscope.cli.text.machine_line import one_line
 from stepscope.core.vocabulary import GIB, MIB
-from stepscope.watcher.machine import Machine, Moment
+from stepscope.watcher.machine import LocalMachine, MachineSample
 from tests.fakes import FakeClock, readable
 from tests.trackers.machines import GPU, HOST, NO_GPU, Source
 
@@ -51,7 +51,7 @@ VALUES = {
 def machine(monkeypatch):
     """Return what the command looks at: a source that tests fill."""
     source = Source(VALUES, {"power/dram_watts": "no counter; none is needed"})
-    monkeypatch.setattr(monitor, "open_machine", lambda options: Machine([source], 0.001))
+    monkeypatch.setattr(monitor, "open_machine", lambda options: LocalMachine([source], 0.001))
     return source
 
 
@@ -99,7 +99,7 @@ def test_text_of_a_machine_cannot_act():
 def test_samples_of_the_dashboard_reach_the_sinks():
     """Every sample but the first, which has no rates, goes to the files and to Prometheus."""
     clock, sink = FakeClock(), Recorder()
-    sampled = monitor.Sampled(Machine([Source(HOST)], 1.0, clock), [sink])
+    sampled = monitor.Sampled(LocalMachine([Source(HOST)], 1.0, clock), [sink])
     for _ in range(3):
         sampled.look()
         clock.pass_time(1.0)
@@ -133,7 +133,7 @@ def test_moments_come_at_their_interval():
         if len(waits) == 3:
             clock.pass_time(100)
 
-    source = Machine([Source(HOST)], 1.0, clock)
+    source = LocalMachine([Source(HOST)], 1.0, clock)
     monitor.watch(source, show, [sink], 2.0, 5, wait=wait, clock=lambda: clock.ticks)
     assert waits == [1.0, 2.0, 2.0, 2.0, 2.0]
     assert len(show.begun) == 1
@@ -149,7 +149,7 @@ def test_what_a_driver_tells_late_is_said_once():
         clock.pass_time(max(seconds, 0.5))
         source.missing = {"gpu/0/fan_ratio": "not told; nothing to do"}
 
-    monitor.watch(Machine([source], 0.1, clock), show, [], 0.5, 6, [0, 5], wait, lambda: clock.ticks)
+    monitor.watch(LocalMachine([source], 0.1, clock), show, [], 0.5, 6, [0, 5], wait, lambda: clock.ticks)
     assert show.notes == [
         "gpu/0/fan_ratio is absent: not told; nothing to do",
         "GPU 5 is absent: this machine has 0; run `stepscope doctor` for details",
@@ -168,7 +168,7 @@ def test_no_gpu_is_said_once_with_its_remedy(machine, capsys):
 def test_events_are_lines_of_their_own(machine, capsys):
     """What happens, such as a lost GPU, is told with its parts."""
     machine.happened = [{"kind": "gpu_lost", "gpu": 1, "reason": "off the bus"}]
-    moment = Moment(0, 0, {}, {}, machine.happened)
+    moment = MachineSample(0, 0, {}, {}, machine.happened)
     stream = io.StringIO()
     monitor.Lines(stream, None).take(moment)
     assert "gpu lost: gpu 1, reason off the bus" in stream.getvalue()
@@ -217,7 +217,7 @@ def test_prometheus_is_served_while_it_waits(machine):
     pages = [monitor.PrometheusPage(monitor.open_machine(None), 0)]
     pages.append(monitor.PrometheusPage(monitor.open_machine(None), pages[0].endpoint.port))
     assert pages[0].endpoint.port != pages[1].endpoint.port
-    pages[1].take(Moment(0, 0, VALUES, VALUES))
+    pages[1].take(MachineSample(0, 0, VALUES, VALUES))
     text = scrape(pages[1].endpoint)
     assert re.search(r'^gpu_utilization_percent\{[^}]*gpu_id="7"[^}]*\} 95', text, re.MULTILINE)
     assert "cpu_usage_percent" in text

@@ -6,7 +6,7 @@ import threading
 import time
 
 from stepscope.core.vocabulary import MIB
-from stepscope.watcher.machine import Machine
+from stepscope.watcher.machine import LocalMachine
 
 GPU = {
     "gpu/0/utilization_ratio": 0.95,
@@ -59,7 +59,7 @@ class Source:
 
 def machine_of(*sources):
     """Return what makes a machine with these sources, for any interval."""
-    return lambda interval: Machine(sources, 0.001)
+    return lambda interval: LocalMachine(sources, 0.001)
 
 
 def wait_until(condition, seconds=60.0):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stepscope.core import ring
 from stepscope.store.states import KILLED
 from stepscope.watcher import death
-from stepscope.watcher.death import End, EndEvidence, Trainee, judge, lock_holder, scheduler, shutting_down
+from stepscope.watcher.death import EndEvidence, RankEnd, Trainee, judge, lock_holder, scheduler, shutting_down
 from stepscope.watcher.oom import Oom
 
 pytestmark = pytest.mark.processes
@@ -33,58 +33,58 @@ GROUP = Oom(60 << 20, 58 << 20, kills=1)
 BY_HAND = "rank 3 was interrupted"
 JUDGED = [
     # What the run said itself comes first.
-    (EndEvidence(status=KILL, state=FINISHED), End("finished", "")),
-    (EndEvidence(state=FAILED, error="ValueError: no"), End("failed", "ValueError: no")),
-    (EndEvidence(state=FAILED, error="SystemExit: 0"), End("finished", "")),
-    (EndEvidence(state=FAILED, error="SystemExit: None"), End("finished", "")),
-    (EndEvidence(state=FAILED, error="SystemExit: 3"), End("failed", "exit code 3")),
-    (EndEvidence(state=FAILED, error="SystemExit: bad data"), End("failed", "exit code 1")),
+    (EndEvidence(status=KILL, state=FINISHED), RankEnd("finished", "")),
+    (EndEvidence(state=FAILED, error="ValueError: no"), RankEnd("failed", "ValueError: no")),
+    (EndEvidence(state=FAILED, error="SystemExit: 0"), RankEnd("finished", "")),
+    (EndEvidence(state=FAILED, error="SystemExit: None"), RankEnd("finished", "")),
+    (EndEvidence(state=FAILED, error="SystemExit: 3"), RankEnd("failed", "exit code 3")),
+    (EndEvidence(state=FAILED, error="SystemExit: bad data"), RankEnd("failed", "exit code 1")),
     # Exit codes, with and without the exit functions having run.
-    (EndEvidence(status=0, state=EXITED), End("finished", "")),
-    (EndEvidence(status=0), End("finished", "")),
-    (EndEvidence(status=3 << 8, state=EXITED), End("failed", "exit code 3")),
-    (EndEvidence(status=3 << 8), End("failed", "exit code 3")),
-    (EndEvidence(status=1 << 8, error="OSError: gone"), End("failed", "OSError: gone (exit code 1)")),
+    (EndEvidence(status=0, state=EXITED), RankEnd("finished", "")),
+    (EndEvidence(status=0), RankEnd("finished", "")),
+    (EndEvidence(status=3 << 8, state=EXITED), RankEnd("failed", "exit code 3")),
+    (EndEvidence(status=3 << 8), RankEnd("failed", "exit code 3")),
+    (EndEvidence(status=1 << 8, error="OSError: gone"), RankEnd("failed", "OSError: gone (exit code 1)")),
     # Signals.
-    (EndEvidence(status=KILL), End("killed", "killed by SIGKILL")),
-    (EndEvidence(status=SEGV), End("killed", "killed by SIGSEGV")),
-    (EndEvidence(status=ABRT | 0x80), End("killed", "killed by SIGABRT, with a core dump")),
-    (EndEvidence(status=TERM), End("killed", "killed by SIGTERM")),
-    (EndEvidence(status=40), End("killed", "killed by signal 40")),
+    (EndEvidence(status=KILL), RankEnd("killed", "killed by SIGKILL")),
+    (EndEvidence(status=SEGV), RankEnd("killed", "killed by SIGSEGV")),
+    (EndEvidence(status=ABRT | 0x80), RankEnd("killed", "killed by SIGABRT, with a core dump")),
+    (EndEvidence(status=TERM), RankEnd("killed", "killed by SIGTERM")),
+    (EndEvidence(status=40), RankEnd("killed", "killed by signal 40")),
     # A person ended it.
-    (EndEvidence(state=FAILED, error="KeyboardInterrupt"), End("interrupted", "Ctrl-C")),
-    (EndEvidence(state=FAILED, error="KeyboardInterrupt: stop it"), End("interrupted", "Ctrl-C")),
-    (EndEvidence(status=INT), End("interrupted", "Ctrl-C (SIGINT)")),
-    (EndEvidence(status=130 << 8, state=EXITED), End("interrupted", "Ctrl-C (exit code 130)")),
-    (EndEvidence(state=FAILED, error="SystemExit: 130"), End("interrupted", "Ctrl-C (exit code 130)")),
-    (EndEvidence(status=TERM, after=BY_HAND), End("interrupted", f"SIGTERM, after {BY_HAND}")),
-    (EndEvidence(status=1 << 8, after=BY_HAND), End("interrupted", f"exit code 1, after {BY_HAND}")),
+    (EndEvidence(state=FAILED, error="KeyboardInterrupt"), RankEnd("interrupted", "Ctrl-C")),
+    (EndEvidence(state=FAILED, error="KeyboardInterrupt: stop it"), RankEnd("interrupted", "Ctrl-C")),
+    (EndEvidence(status=INT), RankEnd("interrupted", "Ctrl-C (SIGINT)")),
+    (EndEvidence(status=130 << 8, state=EXITED), RankEnd("interrupted", "Ctrl-C (exit code 130)")),
+    (EndEvidence(state=FAILED, error="SystemExit: 130"), RankEnd("interrupted", "Ctrl-C (exit code 130)")),
+    (EndEvidence(status=TERM, after=BY_HAND), RankEnd("interrupted", f"SIGTERM, after {BY_HAND}")),
+    (EndEvidence(status=1 << 8, after=BY_HAND), RankEnd("interrupted", f"exit code 1, after {BY_HAND}")),
     (
         EndEvidence(state=FAILED, error="OSError: peer", after=BY_HAND),
-        End("interrupted", f"OSError: peer, after {BY_HAND}"),
+        RankEnd("interrupted", f"OSError: peer, after {BY_HAND}"),
     ),
     (
         EndEvidence(status=TERM, at_prompt=True),
-        End("interrupted", "the notebook or prompt that it ran in was closed (SIGTERM)"),
+        RankEnd("interrupted", "the notebook or prompt that it ran in was closed (SIGTERM)"),
     ),
-    (EndEvidence(status=SEGV, at_prompt=True), End("killed", "killed by SIGSEGV")),
+    (EndEvidence(status=SEGV, at_prompt=True), RankEnd("killed", "killed by SIGSEGV")),
     (
         EndEvidence(status=KILL, at_prompt=True, oom=GROUP),
-        End("oom-killed", "out of memory: limit 60 MiB, last seen with 58 MiB resident"),
+        RankEnd("oom-killed", "out of memory: limit 60 MiB, last seen with 58 MiB resident"),
     ),
     # Lack of memory.
     (
         EndEvidence(status=KILL, oom=GROUP),
-        End("oom-killed", "out of memory: limit 60 MiB, last seen with 58 MiB resident"),
+        RankEnd("oom-killed", "out of memory: limit 60 MiB, last seen with 58 MiB resident"),
     ),
     (
         EndEvidence(status=KILL, oom=Oom(64 << 30, None, named=True, whole_machine=True)),
-        End("oom-killed", "out of memory: memory of the machine 64 GiB"),
+        RankEnd("oom-killed", "out of memory: memory of the machine 64 GiB"),
     ),
-    (EndEvidence(status=SEGV, oom=GROUP), End("killed", "killed by SIGSEGV")),
+    (EndEvidence(status=SEGV, oom=GROUP), RankEnd("killed", "killed by SIGSEGV")),
     (
         EndEvidence(state=FAILED, error="RuntimeError: worker is gone", oom=GROUP),
-        End(
+        RankEnd(
             "failed",
             "RuntimeError: worker is gone; a process of its cgroup had been killed for lack of memory (limit 60 MiB)",
         ),
@@ -92,33 +92,36 @@ JUDGED = [
     # The machine was taken away.
     (
         EndEvidence(status=TERM, scheduler="SLURM"),
-        End("preempted", "SIGTERM in a SLURM job (preempted, cancelled or out of time)"),
+        RankEnd("preempted", "SIGTERM in a SLURM job (preempted, cancelled or out of time)"),
     ),
     (
         EndEvidence(status=143 << 8, state=EXITED, scheduler="Kubernetes"),
-        End("preempted", "exit code 143 after SIGTERM in a Kubernetes job (preempted, cancelled or out of time)"),
+        RankEnd("preempted", "exit code 143 after SIGTERM in a Kubernetes job (preempted, cancelled or out of time)"),
     ),
-    (EndEvidence(status=143 << 8, state=EXITED), End("failed", "exit code 143")),
+    (EndEvidence(status=143 << 8, state=EXITED), RankEnd("failed", "exit code 143")),
     (
         EndEvidence(status=USR1, scheduler="SLURM"),
-        End("preempted", "SIGUSR1 in a SLURM job (preempted, cancelled or out of time)"),
+        RankEnd("preempted", "SIGUSR1 in a SLURM job (preempted, cancelled or out of time)"),
     ),
-    (EndEvidence(status=USR1, warned=True), End("killed", "killed by SIGUSR1")),
-    (EndEvidence(status=KILL, scheduler="SLURM"), End("killed", "killed by SIGKILL")),
+    (EndEvidence(status=USR1, warned=True), RankEnd("killed", "killed by SIGUSR1")),
+    (EndEvidence(status=KILL, scheduler="SLURM"), RankEnd("killed", "killed by SIGKILL")),
     (
         EndEvidence(status=KILL, scheduler="SLURM", warned=True),
-        End("preempted", "SIGKILL in a SLURM job (preempted, cancelled or out of time)"),
+        RankEnd("preempted", "SIGKILL in a SLURM job (preempted, cancelled or out of time)"),
     ),
-    (EndEvidence(status=TERM, shutting_down=True), End("preempted", "SIGTERM while the machine was shutting down")),
-    (EndEvidence(status=TERM, scheduler="SLURM", after="rank 3 failed"), End("killed", "SIGTERM, after rank 3 failed")),
+    (EndEvidence(status=TERM, shutting_down=True), RankEnd("preempted", "SIGTERM while the machine was shutting down")),
+    (
+        EndEvidence(status=TERM, scheduler="SLURM", after="rank 3 failed"),
+        RankEnd("killed", "SIGTERM, after rank 3 failed"),
+    ),
     # Nobody saw it.
-    (EndEvidence(), End("killed", KILLED, certain=False)),
-    (EndEvidence(state=EXITED), End("finished", "", certain=False)),
+    (EndEvidence(), RankEnd("killed", KILLED, certain=False)),
+    (EndEvidence(state=EXITED), RankEnd("finished", "", certain=False)),
     (
         EndEvidence(oom=Oom(60 << 20, 59 << 20)),
-        End("oom-killed", "out of memory: limit 60 MiB, last seen with 59 MiB resident", certain=False),
+        RankEnd("oom-killed", "out of memory: limit 60 MiB, last seen with 59 MiB resident", certain=False),
     ),
-    (EndEvidence(shutting_down=True), End("preempted", "ended while the machine was shutting down", certain=False)),
+    (EndEvidence(shutting_down=True), RankEnd("preempted", "ended while the machine was shutting down", certain=False)),
 ]
 
 

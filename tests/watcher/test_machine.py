@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from stepscope.core.vocabulary import GAUGE, Metric
-from stepscope.watcher.machine import FRESH_SECONDS, Machine
+from stepscope.watcher.machine import FRESH_SECONDS, LocalMachine
 from tests.fakes import FakeClock
 
 
@@ -26,7 +26,7 @@ class Source:
 
 def test_a_moment_has_the_values_of_all_sources():
     """Every source's values stand under their names, with the time of the look."""
-    machine = Machine([Source("a", {"x": 1.0}), Source("b", {"y": 2.0})], clock=FakeClock())
+    machine = LocalMachine([Source("a", {"x": 1.0}), Source("b", {"y": 2.0})], clock=FakeClock())
     moment = machine.look()
     assert (moment.wall_ns, moment.values) == (1_000_000_000_000, {"x": 1.0, "y": 2.0})
     assert [metric.name for metric in machine.metrics()] == ["x", "y"]
@@ -35,7 +35,7 @@ def test_a_moment_has_the_values_of_all_sources():
 def test_a_source_that_fails_is_an_event_and_stops_no_other():
     """The others' values are there, and the failure is told once."""
     clock = FakeClock()
-    machine = Machine([Source("bad", error=OSError("gone")), Source("good", {"x": 1.0})], clock=clock)
+    machine = LocalMachine([Source("bad", error=OSError("gone")), Source("good", {"x": 1.0})], clock=clock)
     moment = machine.look()
     assert moment.values == {"x": 1.0}
     assert [(event["kind"], event["sampler"]) for event in moment.events] == [("sampler_failed", "bad")]
@@ -46,7 +46,7 @@ def test_a_source_that_fails_is_an_event_and_stops_no_other():
 def test_a_value_that_nobody_renews_goes():
     """A value stays for a while, so that a source asked less often does not flicker, and then it is absent."""
     clock, source = FakeClock(), Source("gpu", {"x": 1.0})
-    machine = Machine([source], clock=clock)
+    machine = LocalMachine([source], clock=clock)
     machine.look()
     source.values = {}
     clock.pass_time(2.0)
@@ -57,4 +57,4 @@ def test_a_value_that_nobody_renews_goes():
 
 def test_what_is_absent_is_said_by_its_source():
     """Reasons come from the samplers."""
-    assert Machine([Source("a"), Source("b", {"x": 1.0})]).absent() == {"a": "nothing here; build one"}
+    assert LocalMachine([Source("a"), Source("b", {"x": 1.0})]).absent() == {"a": "nothing here; build one"}

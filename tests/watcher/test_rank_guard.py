@@ -8,13 +8,13 @@ import pytest
 
 from stepscope.core import ring
 from stepscope.store.states import KILLED, RankState
-from stepscope.watcher.death import End
+from stepscope.watcher.death import RankEnd
 from stepscope.watcher.rank_guard import DEATH_PATIENCE, EXIT_PATIENCE, Job, RankGuard, earlier
 from stepscope.watcher.stacks import StackAnswer
-from stepscope.watcher.steps import Moments
+from stepscope.watcher.steps import StepTimes
 
 S = 10**9
-NONE = Moments([], [])
+NONE = StepTimes([], [])
 FRAMES = [{"file": "train.py", "line": 3, "function": "wait_for_ever"}]
 
 
@@ -73,14 +73,14 @@ def run(guard, start, seconds, **options):
 def test_a_rank_that_goes_on_is_never_asked(rank):
     """While steps end there is no signal and no look at its counters."""
     for second in range(60):
-        rank.watch((0, second * S), Moments([second * S], [], 0))
+        rank.watch((0, second * S), StepTimes([second * S], [], 0))
         run(rank, second * S, 1)
     assert rank.asking.questions == 0
 
 
 def test_events_of_a_stand_still_hold_the_stacks_and_the_time(rank):
     """Stalled and hung come with stacks, and `since` is a time since 1970."""
-    rank.watch((1000 * S, 0), Moments([0], [], -S))
+    rank.watch((1000 * S, 0), StepTimes([0], [], -S))
     found = run(rank, 0, 20)
     assert [event["kind"] for event in found] == ["stalled", "hung"]
     assert found[0]["since"] == 1000
@@ -90,7 +90,7 @@ def test_events_of_a_stand_still_hold_the_stacks_and_the_time(rank):
 
 def test_a_gpu_that_works_is_progress(rank):
     """While its GPUs compute, the same stack is no hang."""
-    rank.watch((0, 0), Moments([0], [], -S))
+    rank.watch((0, 0), StepTimes([0], [], -S))
     assert [event["kind"] for event in run(rank, 0, 60, gpu_busy=True)] == ["stalled"]
 
 
@@ -105,7 +105,7 @@ def test_another_rank_may_ask_for_the_stacks(rank):
 
 def test_a_declared_phase_disarms(rank):
     """An evaluation may take its time."""
-    rank.watch((0, 0), Moments([0], [], -S))
+    rank.watch((0, 0), StepTimes([0], [], -S))
     assert run(rank, 0, 600, phase="evaluation") == []
     assert rank.asking.questions == 0
 
@@ -114,7 +114,7 @@ def test_an_end_waits_for_the_death_a_moment(rank):
     """The lock goes before its process: the end is told once the status is there, with no more asking."""
     assert rank.end(0, ring.STATE_RUNNING) is None
     rank.trainee.is_dead, rank.trainee.code = True, int(signal.SIGKILL)
-    assert rank.end(S // 10, ring.STATE_RUNNING) == End("killed", "killed by SIGKILL")
+    assert rank.end(S // 10, ring.STATE_RUNNING) == RankEnd("killed", "killed by SIGKILL")
     rank.close()
     assert rank.trainee.closed
 
@@ -124,10 +124,10 @@ def test_an_end_that_nobody_explains_is_told_in_time_and_refined(rank):
     rank.trainee.is_dead = True
     assert rank.end(0, ring.STATE_RUNNING) is None
     now = round(DEATH_PATIENCE * S)
-    assert rank.end(now, ring.STATE_RUNNING) == End("killed", KILLED, certain=False)
+    assert rank.end(now, ring.STATE_RUNNING) == RankEnd("killed", KILLED, certain=False)
     assert rank.refine() is None
     rank.trainee.code = 3 << 8
-    assert rank.refine() == End("failed", "exit code 3")
+    assert rank.refine() == RankEnd("failed", "exit code 3")
     assert rank.refine() is None
 
 
@@ -136,26 +136,26 @@ def test_the_exit_of_an_interpreter_is_waited_for(rank):
     assert rank.end(0, ring.STATE_EXITED) is None
     assert rank.end(60 * S, ring.STATE_EXITED) is None
     rank.trainee.is_dead, rank.trainee.code = True, 3 << 8
-    assert rank.end(61 * S, ring.STATE_EXITED) == End("failed", "exit code 3")
+    assert rank.end(61 * S, ring.STATE_EXITED) == RankEnd("failed", "exit code 3")
 
 
 def test_an_interpreter_that_never_comes_to_its_end_is_not_waited_for_for_ever(rank):
     """Its run is finished, with a doubt."""
     rank.end(0, ring.STATE_EXITED)
-    assert rank.end(round(EXIT_PATIENCE * S), ring.STATE_EXITED) == End("finished", "", certain=False)
+    assert rank.end(round(EXIT_PATIENCE * S), ring.STATE_EXITED) == RankEnd("finished", "", certain=False)
 
 
 def test_a_run_that_said_its_last_word_is_not_waited_for(rank):
     """finish() and a reported exception are the end, whatever the process does then."""
-    assert rank.end(0, ring.STATE_FINISHED) == End("finished", "")
-    assert rank.end(0, ring.STATE_FAILED, "ValueError: no") == End("failed", "ValueError: no")
+    assert rank.end(0, ring.STATE_FINISHED) == RankEnd("finished", "")
+    assert rank.end(0, ring.STATE_FAILED, "ValueError: no") == RankEnd("failed", "ValueError: no")
 
 
 def test_a_process_that_cannot_be_seen_is_judged_by_its_ring():
     """In another pid namespace there are its last words and nothing else."""
     guard = RankGuard(None)
-    assert guard.watch((0, 0), Moments([0], [], None)) == []
-    assert guard.end(0, ring.STATE_RUNNING) == End("killed", KILLED, certain=False)
+    assert guard.watch((0, 0), StepTimes([0], [], None)) == []
+    assert guard.end(0, ring.STATE_RUNNING) == RankEnd("killed", KILLED, certain=False)
     assert guard.refine() is None
     guard.close()
 

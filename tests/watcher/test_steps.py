@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.columns import SchemaTable
 from stepscope.core.records import NO_STEP, RECORD, SCHEMA_EVENT, SCHEMA_PAIRS
-from stepscope.watcher.steps import LAST_ROWS, Moments, RankSteps
+from stepscope.watcher.steps import LAST_ROWS, StepTimes, StepTracker
 
 S = 10**9
 STEP, ROW, OWN = 16, 17, 18
@@ -29,7 +29,7 @@ def steps_of(*records):
     table.add({"id": ROW, "names": ["loss"], "kinds": "d"})
     table.add({"id": OWN, "names": ["step_seconds"], "kinds": "d"})
     table.add({"first": 0, "names": ["loss", "step_seconds"]})
-    steps = RankSteps(table)
+    steps = StepTracker(table)
     steps.add([b"".join(records)])
     return steps
 
@@ -44,8 +44,8 @@ def test_rows_of_steps_are_told_from_other_rows():
         record(STEP, 12 * S, 1, "qq", 3 * S, 3 * S),
         record(99, 13 * S, 0, "d", 1.0),
     )
-    assert steps.moments() == Moments([9 * S, 12 * S], [1 * S, 10 * S, 13 * S], began=7 * S)
-    assert steps.moments() == Moments([], [])
+    assert steps.take_times() == StepTimes([9 * S, 12 * S], [1 * S, 10 * S, 13 * S], began=7 * S)
+    assert steps.take_times() == StepTimes([], [])
 
 
 def test_steps_written_as_pairs_are_found():
@@ -55,7 +55,7 @@ def test_steps_written_as_pairs_are_found():
         record(SCHEMA_PAIRS, 6 * S, 0, "Qd", 0, 2.0),
         record(SCHEMA_PAIRS, 7 * S, 0, "Qd", 9, 2.0),
     )
-    assert steps.moments() == Moments([5 * S], [6 * S, 7 * S], began=3 * S)
+    assert steps.take_times() == StepTimes([5 * S], [6 * S, 7 * S], began=3 * S)
 
 
 def test_the_last_rows_are_kept_with_their_step():
@@ -69,11 +69,11 @@ def test_the_last_rows_are_kept_with_their_step():
 
 @given(st.lists(st.tuples(st.sampled_from([STEP, ROW, OWN, 1, 3, 99]), st.binary(min_size=16, max_size=32))))
 def test_any_values_are_survived(found):
-    """Whatever bits a record holds, there are moments and rows."""
+    """Whatever bits a record holds, there are times and rows."""
     records = [
         RECORD.pack(RECORD.size + len(body) // 8 * 8, schema, 0, 5, 5) + body[: len(body) // 8 * 8]
         for schema, body in found
     ]
     steps = steps_of(*records)
-    assert len(steps.moments().steps) <= len(records)
+    assert len(steps.take_times().steps) <= len(records)
     assert len(steps.last_rows()) <= LAST_ROWS

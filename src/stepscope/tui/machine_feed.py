@@ -27,7 +27,7 @@ class Moment(Protocol):
 
 
 class Machine(Protocol):
-    """A machine to sample: `watcher.machine.Machine`."""
+    """A machine to sample: `watcher.machine.LocalMachine`."""
 
     def look(self) -> Moment:
         """Sample all sources."""

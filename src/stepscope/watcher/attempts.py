@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepscope.core.clock import Pair
     from stepscope.store.drain import Stream
     from stepscope.store.layout import RunFolder
-    from stepscope.watcher.ranks import Rank
+    from stepscope.watcher.ranks import WatchedRank
     from stepscope.watcher.sampling import Sampling
     from stepscope.watcher.sealing import Sealing
 
@@ -27,7 +27,12 @@ class Attempts:
     """A drain and a node's state for each attempt that this watcher has met."""
 
     def __init__(
-        self, folder: RunFolder, node: str, sealing: Sealing, ranks: Mapping[Path, Rank], seal_bytes: int = SEAL_BYTES
+        self,
+        folder: RunFolder,
+        node: str,
+        sealing: Sealing,
+        ranks: Mapping[Path, WatchedRank],
+        seal_bytes: int = SEAL_BYTES,
     ) -> None:
         """Open nothing yet; `ranks` always holds the live ranks, tails of `seal_bytes` are sealed even in a burst."""
         self._folder, self._node, self._sealing, self._ranks = folder, node, sealing, ranks

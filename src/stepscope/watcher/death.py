@@ -143,7 +143,7 @@ class EndEvidence(NamedTuple):
     """The process was a notebook's kernel or another interactive session."""
 
 
-class End(NamedTuple):
+class RankEnd(NamedTuple):
     """How a rank ended."""
 
     state: str
@@ -162,10 +162,10 @@ class End(NamedTuple):
         return facts
 
 
-def judge(evidence: EndEvidence) -> End:
+def judge(evidence: EndEvidence) -> RankEnd:
     """Decide how a rank ended: by the last state that it set, otherwise by the evidence of its death."""
     if evidence.state == ring.STATE_FINISHED:
-        return End("finished", "")
+        return RankEnd("finished", "")
     if evidence.state == ring.STATE_FAILED:
         return _failed(evidence)
     if evidence.status is None:
@@ -175,46 +175,46 @@ def judge(evidence: EndEvidence) -> End:
     return _by_exit(evidence, os.WEXITSTATUS(evidence.status))
 
 
-def _failed(evidence: EndEvidence) -> End:
+def _failed(evidence: EndEvidence) -> RankEnd:
     kind, _, text = evidence.error.partition(": ")
     if kind == "SystemExit":  # leaving a `with` block in this way is no failure by itself
         code = 0 if text in ("", "None") else int(text) & 0xFF if text.lstrip("-").isdecimal() else 1
         return _by_exit(evidence._replace(error=""), code)
     state, cause = end_by_error(evidence.error)
     if state != INTERRUPTED and _after_interrupt(evidence):
-        return End(INTERRUPTED, f"{cause}, after {evidence.after}")
-    return End(state, cause + ("" if state == INTERRUPTED else _workers_oom(evidence.oom)))
+        return RankEnd(INTERRUPTED, f"{cause}, after {evidence.after}")
+    return RankEnd(state, cause + ("" if state == INTERRUPTED else _workers_oom(evidence.oom)))
 
 
-def _by_signal(evidence: EndEvidence, number: int) -> End:
+def _by_signal(evidence: EndEvidence, number: int) -> RankEnd:
     name = signal_name(number)
     oom = evidence.oom
     if number == signal.SIGKILL and oom is not None:
-        return End("oom-killed", _memory(oom), certain=oom.named or oom.kills > 0)
+        return RankEnd("oom-killed", _memory(oom), certain=oom.named or oom.kills > 0)
     if evidence.after:
-        return End(INTERRUPTED if _after_interrupt(evidence) else "killed", f"{name}, after {evidence.after}")
+        return RankEnd(INTERRUPTED if _after_interrupt(evidence) else "killed", f"{name}, after {evidence.after}")
     if number == signal.SIGINT:
-        return End(INTERRUPTED, f"{BY_HAND} (SIGINT)")
+        return RankEnd(INTERRUPTED, f"{BY_HAND} (SIGINT)")
     taken = _taken(evidence, number)
     if taken:
-        return End("preempted", f"{name} {taken}")
+        return RankEnd("preempted", f"{name} {taken}")
     if evidence.at_prompt and number in (signal.SIGTERM, signal.SIGHUP):
-        return End(INTERRUPTED, f"the notebook or prompt that it ran in was closed ({name})")
+        return RankEnd(INTERRUPTED, f"the notebook or prompt that it ran in was closed ({name})")
     dumped = ", with a core dump" if evidence.status is not None and os.WCOREDUMP(evidence.status) else ""
-    return End("killed", f"killed by {name}{dumped}")
+    return RankEnd("killed", f"killed by {name}{dumped}")
 
 
-def _by_exit(evidence: EndEvidence, code: int) -> End:
+def _by_exit(evidence: EndEvidence, code: int) -> RankEnd:
     if code == 0:
-        return End("finished", "")
+        return RankEnd("finished", "")
     taken = _taken(evidence, code - 128) if not evidence.error and not evidence.after else ""
     if taken:
-        return End("preempted", f"exit code {code} after {signal_name(code - 128)} {taken}")
+        return RankEnd("preempted", f"exit code {code} after {signal_name(code - 128)} {taken}")
     if code == 128 + signal.SIGINT and not evidence.error:
-        return End(INTERRUPTED, f"{BY_HAND} (exit code {code})")
+        return RankEnd(INTERRUPTED, f"{BY_HAND} (exit code {code})")
     cause = f"{evidence.error} (exit code {code})" if evidence.error else f"exit code {code}"
     state = INTERRUPTED if _after_interrupt(evidence) else "failed"
-    return End(state, cause + (f", after {evidence.after}" if evidence.after else "") + _workers_oom(evidence.oom))
+    return RankEnd(state, cause + (f", after {evidence.after}" if evidence.after else "") + _workers_oom(evidence.oom))
 
 
 def _after_interrupt(evidence: EndEvidence) -> bool:
@@ -234,17 +234,17 @@ def _taken(evidence: EndEvidence, number: int) -> str:
     return "to the whole job" if evidence.warned and number != signal.SIGUSR1 else ""
 
 
-def _unseen(evidence: EndEvidence) -> End:
+def _unseen(evidence: EndEvidence) -> RankEnd:
     """Judge an end whose status is unavailable."""
     if evidence.state == ring.STATE_EXITED:
-        return End("finished", "", certain=False)
+        return RankEnd("finished", "", certain=False)
     if evidence.oom is not None:
-        return End("oom-killed", _memory(evidence.oom), certain=evidence.oom.named)
+        return RankEnd("oom-killed", _memory(evidence.oom), certain=evidence.oom.named)
     if evidence.alive:
-        return End("lost", "the process closed its ring or became another program (exec), without finish()")
+        return RankEnd("lost", "the process closed its ring or became another program (exec), without finish()")
     if evidence.shutting_down or evidence.warned:
-        return End("preempted", f"ended {_taken(evidence, signal.SIGTERM)}", certain=False)
-    return End("killed", KILLED, certain=False)
+        return RankEnd("preempted", f"ended {_taken(evidence, signal.SIGTERM)}", certain=False)
+    return RankEnd("killed", KILLED, certain=False)
 
 
 def _memory(oom: Oom) -> str:

@@ -18,7 +18,7 @@ from stepscope.watcher.alerting import Alerting, NoAlerting
 from stepscope.watcher.attempts import Attempts
 from stepscope.watcher.ends import Ends
 from stepscope.watcher.rank_guard import Job, RankGuard
-from stepscope.watcher.ranks import Rank
+from stepscope.watcher.ranks import WatchedRank
 from stepscope.watcher.sampling import SampleRound, Sampling, SamplingPlan
 from stepscope.watcher.stall import FLOOR, HUNG_AFTER, Vigil
 from stepscope.watcher.trouble import Trouble
@@ -145,7 +145,7 @@ class Watcher:
         self._folder, self._places, self._clock, self._pace = folder, places, clock, pace
         self._sealing, self._journal = sealing, journal
         self.node = node_name(places.disk, boot_id())
-        self._ranks: dict[Path, Rank] = {}
+        self._ranks: dict[Path, WatchedRank] = {}
         self._attempts = Attempts(folder, self.node, sealing, self._ranks, pace.seal_bytes)
         self.bad: set[Path] = set()
         """Rings that we leave alone: unreadable, of another version, or of a deleted run."""
@@ -237,7 +237,7 @@ class Watcher:
             stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
             guard = RankGuard.over(stream.fileno(), stacks, self._job, self._pace.vigil(), pid)
             files = self._attempts.of(stream, self._clock.monotonic_ns(), self.alerting.on_events)
-            self._ranks[path] = Rank(stream, *files, guard)
+            self._ranks[path] = WatchedRank(stream, *files, guard)
             stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
             self.sampling.meet(stream.identity.extra)
             self.alerting.attach(path, read_pair(self._clock))
@@ -262,7 +262,7 @@ class Watcher:
         if problem is not None:
             raise problem
 
-    def _drain(self, path: Path, rank: Rank, pair: Pair, *, beat: bool) -> None:
+    def _drain(self, path: Path, rank: WatchedRank, pair: Pair, *, beat: bool) -> None:
         stream = rank.stream
         quiet = rank.is_quiet()  # with many ranks, most are quiet in any one tick
         if beat:
@@ -279,7 +279,7 @@ class Watcher:
         if over and (stream.empty() or (dry and not rank.alive)):
             self._end(path, rank, pair)
 
-    def _give_up(self, path: Path, rank: Rank, pair: Pair, error: ValueError) -> None:
+    def _give_up(self, path: Path, rank: WatchedRank, pair: Pair, error: ValueError) -> None:
         """Leave a ring alone that was damaged or truncated while we read it."""
         self._journal.note(f"cannot read ring {path} any more: {error}; it is left alone")
         self.bad.add(path)
@@ -291,7 +291,7 @@ class Watcher:
         if rank.node.ended:
             self._attempts.seal(rank.drain)
 
-    def _end(self, path: Path, rank: Rank, pair: Pair) -> None:
+    def _end(self, path: Path, rank: WatchedRank, pair: Pair) -> None:
         """Record the end of a rank once it is known, then remove its ring."""
         end = self._ends.judge(rank, pair)
         if end is None:
@@ -318,7 +318,7 @@ class Watcher:
             except OSError as error:
                 self._journal.note(f"cannot close a tail: {error}; what was written of it stays readable")
 
-    def _release(self, path: Path, rank: Rank) -> None:
+    def _release(self, path: Path, rank: WatchedRank) -> None:
         rank.stream.close()
         self.feed.end(rank.number)
         del self._ranks[path]
@@ -377,7 +377,7 @@ class Watcher:
             if sample.events:
                 drain.write_events([dict(event) for event in sample.events], drain.own.rank, pair)
 
-    def _meter(self, rank: Rank, pair: Pair) -> None:
+    def _meter(self, rank: WatchedRank, pair: Pair) -> None:
         self._add_own(rank.drain, rank.recorder_cost(), pair)
 
     def _add_own(self, drain: Drain, row: dict[str, float], pair: Pair) -> None:

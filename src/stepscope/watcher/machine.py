@@ -1,4 +1,4 @@
-"""The machine alone, without a run: asks its sources in turn."""
+"""Samples this machine without a run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 BUDGET = 0.05
 """Share of one processor that one source may use: an interval that the user chose should be kept."""
-FRESH_SECONDS = 10.0
-FRESH_INTERVALS = 3
-"""A value is shown until it is older than both: a source that is asked less often does not flicker, a lost one goes."""
+FRESH_SECONDS, FRESH_INTERVALS = 10.0, 3
+"""A value is shown until it is older than both: slow sources do not flicker, and lost ones disappear."""
 
 
 def local_samplers(
@@ -29,10 +28,7 @@ def local_samplers(
 ) -> list[Sampler]:
     """Return every source of this machine, for use without a run.
 
-    Args:
-        all_gpus: also those that CUDA_VISIBLE_DEVICES hides.
-        root: the folder that holds /proc, /sys and /dev.
-        environ: has CUDA_VISIBLE_DEVICES.
+    `all_gpus` includes GPUs that CUDA_VISIBLE_DEVICES in `environ` hides; `root` holds /proc, /sys and /dev.
     """
     from stepscope.samplers.machine import host_samplers
     from stepscope.samplers.nvidia import NvidiaSampler
@@ -52,7 +48,7 @@ def host_basics(root: Path = Path("/")) -> list[Sampler]:
 
 
 @dataclass(frozen=True)
-class Moment:
+class MachineSample:
     """The values of the machine at one time."""
 
     wall_ns: int
@@ -66,33 +62,26 @@ class Moment:
     """Events since the previous call, each with its `kind`."""
 
 
-class Machine:
-    """Samplers, asked at one interval. For one thread."""
+class LocalMachine:
+    """The sources of this machine, sampled at one interval. For one thread."""
 
     def __init__(self, samplers: Sequence[Sampler], interval: float = 1.0, clock: Clock | None = None) -> None:
-        """Hold the samplers; none is asked yet.
-
-        Args:
-            samplers: one per source.
-            interval: seconds between two samples.
-            clock: both clocks.
-        """
+        """Hold the samplers; `interval` is the number of seconds between two samples."""
         self._clock = clock or Clock()
-        self._samplers = samplers
-        # Its notes come as events too, and nothing keeps a log here.
+        # What it notes also comes as an event, so there is no log.
         self._sampling = Sampling(samplers, SamplingPlan(interval, budget=BUDGET), Journal(Path(os.devnull)))
         self._fresh_ns = round(max(FRESH_SECONDS, FRESH_INTERVALS * interval) * 1e9)
         self._latest: dict[str, tuple[int, float]] = {}
 
-    def look(self) -> Moment:
-        """Ask the sources that are due, and return the current values; a source that fails is an event."""
+    def look(self) -> MachineSample:
+        """Sample the sources that are due, and return the current values; a source that fails is an event."""
         now = self._clock.monotonic_ns()
         found = self._sampling.round(now)
         new = {name: value for row in found.rows for name, value in row.items()}
         self._latest.update((name, (now, value)) for name, value in new.items())
         self._latest = {name: seen for name, seen in self._latest.items() if now - seen[0] <= self._fresh_ns}
         values = {name: value for name, (_, value) in self._latest.items()}
-        return Moment(self._clock.wall_ns(), now, values, new, found.events)
+        return MachineSample(self._clock.wall_ns(), now, values, new, found.events)
 
     def absent(self) -> dict[str, str]:
         """Return the metrics that this machine cannot measure, with reason and remedy."""
@@ -100,11 +89,8 @@ class Machine:
 
     def metrics(self) -> list[Metric]:
         """Return the metrics that the sources declare."""
-        return [metric for sampler in self._samplers for metric in sampler.metrics]
+        return list(self._sampling.metrics)
 
     def close(self) -> None:
-        """End what sources have started, such as the process that reads the GPUs. May be called again."""
-        for sampler in self._samplers:
-            close = getattr(sampler, "close", None)  # most hold nothing, and the protocol asks nothing of them
-            if close is not None:
-                close()
+        """Close the sources, such as the process that reads the GPUs. May be called again."""
+        self._sampling.close()

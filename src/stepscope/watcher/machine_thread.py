@@ -1,4 +1,4 @@
-"""Sample the machine periodically from a thread of the user's process."""
+"""Samples the machine periodically in a thread of the user's process."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import TYPE_CHECKING, TypeVar
 from stepscope.core.errors import in_words
 from stepscope.core.walls import attempt
 from stepscope.recorder.complaints import Complaints
-from stepscope.watcher.machine import Machine, local_samplers
+from stepscope.watcher.machine import LocalMachine, local_samplers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stepscope.watcher.machine import Moment
+    from stepscope.watcher.machine import MachineSample
 
 T = TypeVar("T")
 STOP_SECONDS = 0.2
-"""How long `stop` waits for the thread by default; a thread that hangs ends by itself, or with the process."""
+"""How long `stop` waits for the thread by default; a thread that hangs ends later, or with the process."""
 
 
-def local_machine(interval: float) -> Machine:
+def local_machine(interval: float) -> LocalMachine:
     """Return this machine with all its sources."""
-    return Machine(local_samplers(), min(interval, 1.0))
+    return LocalMachine(local_samplers(), min(interval, 1.0))
 
 
-def whole_machine(interval: float) -> Machine:
+def whole_machine(interval: float) -> LocalMachine:
     """Return this machine with all its GPUs, also those that CUDA_VISIBLE_DEVICES hides."""
-    return Machine(local_samplers(all_gpus=True), min(interval, 1.0))
+    return LocalMachine(local_samplers(all_gpus=True), min(interval, 1.0))
 
 
 class MachineThread:
-    """A daemon thread that samples the machine. Reading its attributes never waits: each is replaced as a whole.
+    """A daemon thread that samples the machine. Reading its attributes never waits: each is replaced at once.
 
-    A forked child does not have the thread: there it is not running, and the parent's sources are left alone.
+    In a forked child the thread does not run, and the parent's sources are left alone.
     """
 
     def __init__(
         self,
         name: str,
         interval: float,
-        make: Callable[[float], Machine] = local_machine,
+        make: Callable[[float], LocalMachine] = local_machine,
         *,
-        on_sample: Callable[[Moment], None] = lambda _sample: None,
+        on_sample: Callable[[MachineSample], None] = lambda _sample: None,
         on_end: Callable[[], None] = lambda: None,
         report: Callable[[Exception], None] | None = None,
         stop_seconds: float = STOP_SECONDS,
@@ -65,7 +65,7 @@ class MachineThread:
         """
         self.interval = interval
         self.notices = Complaints()
-        self.latest: Moment | None = None
+        self.latest: MachineSample | None = None
         """The newest sample; None before the first."""
         self.absent: Mapping[str, str] = {}
         """Sources that this machine does not have, with reason and remedy."""
@@ -88,7 +88,7 @@ class MachineThread:
         """Start unless it is running; return whether it was started. The caller waits for nothing."""
         if self.running:
             return False
-        # A new event for every thread: the one of a parent process may be locked for ever.
+        # A new event for every thread: that of a parent process may be locked forever.
         self._stopping, self._owner = threading.Event(), self._pid()
         self.thread = threading.Thread(
             target=self._run, args=(self._stopping,), name=f"stepscope-{self._name}", daemon=True
@@ -125,14 +125,14 @@ class MachineThread:
                 self.guarded(lambda: self._sample(machine))
                 due += self.interval
                 now = time.monotonic()
-                if due < now:  # late by more than an interval: missed samples are not made up for
+                if due < now:  # late by more than an interval: missed samples are skipped
                     due = now + self.interval
                 stopping.wait(due - now)
         finally:
             self.guarded(self._on_end)
             self.guarded(machine.close)
 
-    def _sample(self, machine: Machine) -> None:
+    def _sample(self, machine: LocalMachine) -> None:
         sample = machine.look()
         self.absent, self.latest = machine.absent(), sample
         self.samples += 1

@@ -10,7 +10,7 @@ from stepscope.core import ring
 from stepscope.core.endings import INTERRUPTED
 from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE
-from stepscope.watcher.death import End, EndEvidence, Trainee, judge, scheduler, shutting_down
+from stepscope.watcher.death import EndEvidence, RankEnd, Trainee, judge, scheduler, shutting_down
 from stepscope.watcher.oom import KernelLog, OomWatch
 from stepscope.watcher.proc import PROC, ProcessProgress, read_progress
 from stepscope.watcher.stacks import Asking, StackAnswer, at_prompt
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stepscope.store.states import RankState
-    from stepscope.watcher.steps import Moments
+    from stepscope.watcher.steps import StepTimes
 
 DEATH_PATIENCE = 0.5
 """Seconds to wait for more evidence about an end: a lock is released shortly before its process ends."""
@@ -93,7 +93,7 @@ class RankGuard:
         self._before: ProcessProgress = ProcessProgress()
         self._requested = ""
         self.end_evidence: EndEvidence | None = None
-        self._end: End | None = None
+        self._end: RankEnd | None = None
 
     @classmethod
     def over(
@@ -113,7 +113,7 @@ class RankGuard:
         return cls(trainee, job, asking, vigil or Vigil())
 
     def watch(
-        self, pair: tuple[int, int], ended: Moments, phase: str = "", *, gpu_busy: bool = False
+        self, pair: tuple[int, int], ended: StepTimes, phase: str = "", *, gpu_busy: bool = False
     ) -> list[dict[str, Any]]:
         """Do what is due; return events, with stacks if they matter. Takes microseconds while all is well.
 
@@ -175,7 +175,7 @@ class RankGuard:
             event |= {"no_stacks": answer.why} if answer.why else {}
         return event
 
-    def end(self, now: int, state: int, error: str = "", after: str = "", *, finally_: bool = False) -> End | None:
+    def end(self, now: int, state: int, error: str = "", after: str = "", *, finally_: bool = False) -> RankEnd | None:
         """Return how the rank ended; None while more evidence may come soon: then call again.
 
         Args:
@@ -212,7 +212,7 @@ class RankGuard:
         """Return whether the end of this rank has begun."""
         return self._leaving is not None
 
-    def refine(self) -> End | None:
+    def refine(self) -> RankEnd | None:
         """Return a better verdict if new evidence has come, otherwise None."""
         if self._end is None or self._end.certain or self.trainee is None or self.end_evidence is None:
             return None

@@ -10,7 +10,7 @@ from stepscope.core.events import is_users
 from stepscope.core.records import NO_STEP, first_head, heads, last_sequence
 from stepscope.store.events import read_events
 from stepscope.store.states import NodeState, RankState
-from stepscope.watcher.steps import RankSteps
+from stepscope.watcher.steps import StepTracker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stepscope.core.feed import Feed
     from stepscope.store.drain import Drain, Stream
     from stepscope.store.layout import RunFolder
-    from stepscope.watcher.death import End
+    from stepscope.watcher.death import RankEnd
     from stepscope.watcher.rank_guard import RankGuard
 
 BATCHES, BATCH_BYTES = 8, 1 << 20
@@ -32,7 +32,7 @@ MOST_SAMPLES = 64
 """Machine samples that an event keeps."""
 
 
-class Rank:
+class WatchedRank:
     """A stream, and the state of the trainer behind it."""
 
     def __init__(self, stream: Stream, drain: Drain, node: NodeState, guard: RankGuard) -> None:
@@ -46,7 +46,7 @@ class Rank:
         self.state = before or RankState(pid=identity.pid, started=identity.wall_ns // 1000)
         node.ranks[identity.rank] = self.state
         self.lag, self.bytes = 0.0, 0
-        self.steps = RankSteps(stream.table)
+        self.steps = StepTracker(stream.table)
         self._saw_all = before is None
         """Whether no other watcher has drained this ring before us."""
         self.words = stream.reader.words()
@@ -56,9 +56,9 @@ class Rank:
         self._seen, self._was_quiet = b"", False
         self.alive = True
         """Whether its trainer held its ring at the last check."""
-        self.told: End | None = None
+        self.told: RankEnd | None = None
         """The end that the last event reported."""
-        self.better: End | None = None
+        self.better: RankEnd | None = None
         """A better verdict about its end, which is not written yet."""
         self._heard, self._next = 0, 0
         """Position in the ring, and sequence, of the first row that the feeds have not received."""
@@ -151,7 +151,7 @@ class Rank:
 
     def watch(self, pair: Pair, *, gpu_busy: bool) -> list[dict[str, Any]]:
         """Check whether its steps go on; return events."""
-        return self.guard.watch(pair, self.steps.moments(), self.phase(), gpu_busy=gpu_busy)
+        return self.guard.watch(pair, self.steps.take_times(), self.phase(), gpu_busy=gpu_busy)
 
     def recorder_cost(self) -> dict[str, float]:
         """Return metrics of its recorder's cost, and reset the largest lag."""

@@ -1,10 +1,10 @@
-"""Ask the samplers: each at its own interval, within its budget, and never one at the cost of another."""
+"""Runs the samplers, each at its own interval and within its budget; none can disturb another."""
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from stepscope.watcher.journal import Journal
 
 LONGEST = 60.0
-"""Longest interval, in seconds, of a source that fails or costs too much."""
+"""Longest interval, in seconds, of a sampler that fails or costs too much."""
 PATIENCE = 3
-"""Samples over budget in a row that make a sampler back off: one alone may be the machine's fault."""
+"""Samples over budget in a row after which a sampler runs less often: one alone may be the machine's fault."""
 BLOCKED = 0.1
-"""Seconds of waiting that count as cost although no processor was used: a file system that hangs."""
+"""Waiting for more seconds than this counts as cost although no CPU was used: a file system hangs."""
 SLACK = 0.01
-"""Seconds before its time at which a sampler is asked already: the next tick would be late."""
+"""A sampler may run this many seconds early: the next tick would be late."""
 GROUPS = {
     **dict.fromkeys(("nvidia", "amd", "other_gpus"), "gpu"),
     **dict.fromkeys(("disk", "network"), "io"),
@@ -35,17 +35,17 @@ GROUPS = {
 MOST_NAMES = 10_000
 """Names whose instance is cached."""
 Costs = tuple[float, float]
-"""Processor seconds of the thread, and wall seconds."""
+"""CPU seconds of the thread, and wall seconds."""
 
 
 def costs() -> Costs:
-    """Read both clocks of cost."""
+    """Read both clocks."""
     return time.thread_time(), time.perf_counter()
 
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How often to ask whom; seconds."""
+    """The seconds between two samples of each sampler."""
 
     interval: float = 1.0
     intervals: Mapping[str, float] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class SamplingPlan:
     phases: Mapping[str, float] = field(default_factory=dict)
     """By the phase of the training, for all samplers, while it lasts."""
     budget: float = 0.005
-    """Share of one processor that one sampler may take."""
+    """Share of one CPU that one sampler may use."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> SamplingPlan:
@@ -73,8 +73,8 @@ class SamplingPlan:
 def by_instance(values: Mapping[str, float]) -> list[dict[str, float]]:
     """Split values into a row per instance (a GPU, a rank) and one for the rest.
 
-    Each row's set of names is declared once in the run. Of one instance some values come more rarely than others; of
-    sixteen together hardly two samples would have the same names.
+    A run declares each set of names once. Some values of an instance come more rarely than others, so rows of sixteen
+    instances would almost never have the same names.
     """
     rows: dict[str, dict[str, float]] = {}
     for name, value in values.items():
@@ -89,7 +89,7 @@ def by_instance(values: Mapping[str, float]) -> list[dict[str, float]]:
 
 
 def _group(name: str) -> str:
-    """Return which instance a value belongs to; empty if none."""
+    """Return the instance that a value belongs to; empty if none."""
     group, _, rest = name.partition("/")
     instance, slash, _ = rest.partition("/")
     is_own = bool(slash) and group in {"gpu", "process"} and instance.isdecimal()
@@ -100,7 +100,7 @@ def _group(name: str) -> str:
 
 
 _groups: dict[str, str] = {}
-"""What `_group` has found, for names that come every second."""
+"""Results of `_group`, for names that come every second."""
 
 
 def _below(prefix: str, settings: Mapping[str, Any]) -> dict[str, float]:
@@ -109,11 +109,11 @@ def _below(prefix: str, settings: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass
 class Turn:
-    """When a sampler is next asked, and how it did."""
+    """When a sampler runs next, and how it did."""
 
     due: float = 0.0
     slower: float = 1.0
-    """Factor of its interval: more than 1 after failures or too high a cost."""
+    """Factor of its interval: above 1 after failures or too high a cost."""
     over: int = 0
     failing: str = ""
 
@@ -127,29 +127,24 @@ class SampleRound:
 
 
 class Sampling:
-    """Ask the samplers that are due."""
+    """Runs the samplers that are due."""
 
     def __init__(
-        self,
-        samplers: Sequence[Sampler],
-        plan: SamplingPlan,
-        journal: Journal,
-        read_costs: Callable[[], Costs] = costs,
+        self, samplers: Sequence[Sampler], plan: SamplingPlan, journal: Journal, read_costs: Callable[[], Costs] = costs
     ) -> None:
-        """Hold samplers; none is asked yet."""
+        """Hold samplers; none has run yet."""
         self.samplers, self._plan, self._journal, self._costs = samplers, plan, journal, read_costs
         self._turns = [Turn() for _ in samplers]
         self.latest: dict[str, float] = {}
-        """The last value of everything."""
-        self._quick, self._quick_until = 0.0, 0.0
-        self._due = 0.0
+        """The last value of every metric."""
+        self._quick = self._quick_until = self._due = 0.0
 
     def is_due(self, now: int) -> bool:
-        """Return whether a source is due at `now` (monotonic ns)."""
+        """Return whether a sampler is due at `now` (monotonic ns)."""
         return now / 1e9 >= self._due - SLACK
 
     def round(self, now: int, phase: str = "") -> SampleRound:
-        """Ask the sources that are due at `now` (monotonic ns); a `phase` of the training may have its own interval."""
+        """Run the samplers that are due at `now` (monotonic ns); a `phase` of the training may have an interval."""
         seconds = now / 1e9
         found = SampleRound()
         for sampler, turn in zip(self.samplers, self._turns, strict=True):
@@ -159,35 +154,33 @@ class Sampling:
             if seconds < self._quick_until:
                 interval = min(interval, self._quick)
             self._ask(sampler, turn, now, interval, found)
-            following = turn.due + interval * turn.slower  # on a grid: ticks that come late do not add up
+            following = turn.due + interval * turn.slower  # on a grid: delays do not add up
             turn.due = following if following > seconds else seconds + interval * turn.slower
         self._due = min((turn.due for turn in self._turns), default=float("inf"))
         return found
 
     def quicken(self, interval: float, until: float) -> None:
-        """Ask all sources at least every `interval` seconds, `until` then (monotonic seconds), within their budgets."""
+        """Run all samplers at least every `interval` seconds `until` then (monotonic seconds), within their budgets."""
         self._quick, self._quick_until = interval, until
         self._due = 0.0
         for turn in self._turns:
             turn.due = 0.0
 
     def meet(self, facts: Mapping[str, Any]) -> None:
-        """Announce a new rank to the sources: `facts` is the extra part of its ring's identity."""
+        """Announce a new rank to the samplers: `facts` is the extra part of its ring's identity."""
         for sampler in self.samplers:
-            meet = getattr(sampler, "also_visible", None)
-            if meet is not None and "visible" in facts:
-                meet(facts["visible"])
+            if "visible" in facts and hasattr(sampler, "also_visible"):
+                sampler.also_visible(facts["visible"])
 
     def close(self) -> None:
-        """Close the sources, which may hold helper processes."""
+        """Close the samplers that hold something, such as a helper process."""
         for sampler in self.samplers:
-            close = getattr(sampler, "close", None)
-            if close is not None:
-                close()
+            if hasattr(sampler, "close"):
+                sampler.close()
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """All metrics that the sources declare."""
+        """All metrics that the samplers declare."""
         return tuple(metric for sampler in self.samplers for metric in sampler.metrics)
 
     def absent(self) -> dict[str, str]:
@@ -195,13 +188,9 @@ class Sampling:
         return {what: why for sampler in self.samplers for what, why in sampler.absent().items()}
 
     def devices(self) -> dict[str, str]:
-        """Return the names of the devices that the sources found, by the prefix of their metrics."""
-        found: dict[str, str] = {}
-        for sampler in self.samplers:
-            for device in getattr(sampler, "devices", ()):
-                if device.name:
-                    found[f"gpu/{device.index}"] = device.name
-        return found
+        """Return the names of the devices that the samplers found, by the prefix of their metrics."""
+        devices = [device for sampler in self.samplers for device in getattr(sampler, "devices", ())]
+        return {f"gpu/{device.index}": device.name for device in devices if device.name}
 
     def _ask(self, sampler: Sampler, turn: Turn, now: int, interval: float, found: SampleRound) -> None:
         before = self._costs()
@@ -231,7 +220,7 @@ class Sampling:
         found.events.append({"kind": "sampler_failed", "sampler": sampler.name, "error": why[:500]})
 
     def _weigh(self, sampler: Sampler, turn: Turn, cost: float, interval: float, found: SampleRound) -> None:
-        """Ask a sampler less often that takes more than its budget, and more often again when it has become cheap."""
+        """Run a sampler less often if it exceeds its budget, and more often again once it is cheap."""
         allowed = self._plan.budget * interval * turn.slower
         if cost > allowed:
             turn.over += 1
@@ -243,10 +232,8 @@ class Sampling:
             return
         turn.over, turn.slower = 0, min(turn.slower * 2, max(1.0, LONGEST / interval))
         every = interval * turn.slower
-        self._journal.note(
-            f"sampler {sampler.name} takes {cost * 1e3:.1f} ms: asked every {every:g} s from now on",
-            f"slow {sampler.name}",
-        )
+        message = f"sampler {sampler.name} takes {cost * 1e3:.1f} ms: asked every {every:g} s from now on"
+        self._journal.note(message, f"slow {sampler.name}")
         found.events.append(
             {"kind": "sampler_slowed", "sampler": sampler.name, "cost_seconds": cost, "interval_seconds": every}
         )
@@ -260,45 +247,25 @@ def build_sampling(
     root: Path = Path("/"),
     environ: Mapping[str, str] = os.environ,
 ) -> Sampling:
-    """Return the sampling of this machine: every source that the configuration does not switch off.
+    """Return the samplers of this machine that the configuration does not switch off.
 
     Args:
-        settings: the configuration by key; absent keys keep their default.
+        settings: the configuration by key; missing keys keep their default.
         run: the run's folder, whose disk is sampled.
         pids: returns the training's processes by rank.
-        journal: gets the failures of sources.
+        journal: gets the failures of samplers.
         root: the folder that holds /proc and /sys.
         environ: the environment of the training, which names the GPUs it sees.
     """
     plan = SamplingPlan.of(settings)
     if not settings.get("samplers.enabled", True):
         return Sampling([], plan, journal)
-    chosen = [sampler for sampler in _all_samplers(settings, run, pids, root, environ) if _is_on(settings, sampler)]
-    intervals = {sampler.name: plan.intervals.get(_section(sampler), 0.0) for sampler in chosen}
-    return Sampling(chosen, SamplingPlan(plan.interval, intervals, plan.phases, plan.budget), journal)
-
-
-def _all_samplers(
-    settings: Mapping[str, Any],
-    run: Path,
-    pids: Callable[[], Mapping[int, int]],
-    root: Path,
-    environ: Mapping[str, str],
-) -> list[Sampler]:
     from stepscope.samplers.machine import host_samplers
     from stepscope.samplers.nvidia import NvidiaSampler
 
-    nvidia = NvidiaSampler(
-        environ.get("CUDA_VISIBLE_DEVICES"),
-        all_devices=bool(settings.get("samplers.all_gpus")),
-        pids=lambda: set(pids().values()),
-    )
-    return [*host_samplers(root, run, pids), nvidia]
-
-
-def _section(sampler: Sampler) -> str:
-    return GROUPS.get(sampler.name, "cpu")
-
-
-def _is_on(settings: Mapping[str, Any], sampler: Sampler) -> bool:
-    return bool(settings.get(f"samplers.{_section(sampler)}", True))
+    every_gpu, visible = bool(settings.get("samplers.all_gpus")), environ.get("CUDA_VISIBLE_DEVICES")
+    nvidia = NvidiaSampler(visible, all_devices=every_gpu, pids=lambda: set(pids().values()))
+    sections = {sampler: GROUPS.get(sampler.name, "cpu") for sampler in (*host_samplers(root, run, pids), nvidia)}
+    chosen = [sampler for sampler, section in sections.items() if settings.get(f"samplers.{section}", True)]
+    intervals = {sampler.name: plan.intervals.get(sections[sampler], 0.0) for sampler in chosen}
+    return Sampling(chosen, replace(plan, intervals=intervals), journal)

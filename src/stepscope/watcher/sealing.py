@@ -1,7 +1,8 @@
-"""Seal tails in a short-lived child: the database engine never lives in the watcher itself."""
+"""Seal tails in a short-lived child, so that the watcher never loads the database engine."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections import deque
@@ -34,7 +35,7 @@ class Sealing:
         self._queue.append((writer, number))
 
     def poll(self, now: float, *, alone: bool = False) -> None:
-        """Notice the end of a child and start the next; `now` in seconds of any monotonic clock.
+        """Handle the end of a child and start the next; `now` is monotonic, in seconds.
 
         `alone` means that no trainer is left: a failure is tried again sooner.
         """
@@ -42,12 +43,12 @@ class Sealing:
             code = self._child.poll()
             if code is None:
                 return
-            self._ended(code, now)
+            self._ended(self._child, code, now)
         if self._queue and now - self._failed_at >= (RETRY_AT_END if alone else RETRY_AFTER):
             self._start(now)
 
     def idle(self) -> bool:
-        """Return whether nothing is left to do, or nothing more will be tried."""
+        """Return whether nothing is left to do, or sealing has failed too often."""
         return self._child is None and (not self._queue or self._failures >= RETRIES)
 
     def _start(self, now: float) -> None:
@@ -59,18 +60,16 @@ class Sealing:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                preexec_fn=None,
                 cwd="/",
             )
         except (OSError, SpawnError) as error:
             self._fail(f"cannot start sealing: {error}; the rows stay readable in the tail", now)
 
-    def _ended(self, code: int, now: float) -> None:
-        assert self._child is not None  # noqa: S101 - poll() has checked
-        stderr = self._child.stderr.read()[-2000:].decode(errors="replace").strip() if self._child.stderr else ""
-        if self._child.stderr:
-            self._child.stderr.close()
-        self._child = None
+    def _ended(self, child: subprocess.Popen[bytes], code: int, now: float) -> None:
+        self._child, stderr = None, ""
+        if child.stderr is not None:
+            with child.stderr as pipe:
+                stderr = pipe.read()[-2000:].decode(errors="replace").strip()
         if code == 0:
             self._queue.popleft()
             self._failures = 0
@@ -86,8 +85,6 @@ class Sealing:
 
 
 def lower_priority(increment: int) -> None:
-    """Raise our nice value, in favour of the training; does nothing on a system without it."""
-    try:
+    """Raise our nice value, in favour of the training, if the system can do that."""
+    with contextlib.suppress(AttributeError, OSError):
         os.nice(increment)
-    except (AttributeError, OSError):
-        return

@@ -1,4 +1,4 @@
-"""The stacks of a trainer: ask for them by a signal or by py-spy, read the answer, compare two of them."""
+"""The stacks of a trainer: request them with a signal or py-spy, read the answer, compare two of them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ from stepscope.watcher.proc import PROC, read_signals, read_stat, threads
 if TYPE_CHECKING:
     from stepscope.watcher.death import Trainee
 
-ANSWER_SECONDS = 1.0
-"""How long a process may take to write its stacks; what sleeps in the kernel never does."""
+ANSWER_SECONDS, SPY_SECONDS = 1.0, 5.0
+"""Seconds that a process may take to write its stacks (one that sleeps in the kernel never does), and py-spy."""
 LEAST_LOOKS = 5
-"""Checks for the answer, at least: on a machine that was suspended the process had no time to write it."""
-SPY_SECONDS = 5.0
-"""How long py-spy may take."""
-MOST_BYTES = 256 << 10
-"""Of one dump that are read."""
-FULL_BYTES = 1 << 20
-"""From this size on the file of the dumps is emptied: it is in shared memory."""
+"""Minimum checks for the answer: while a machine is suspended, the process cannot write it."""
+MOST_BYTES, FULL_BYTES = 256 << 10, 1 << 20
+"""Bytes that are read of one dump, and the size from which the file of dumps, in shared memory, is emptied."""
 MOST_THREADS, MOST_FRAMES = 64, 60
 
 Thread = dict[str, Any]
@@ -36,7 +32,7 @@ _FRAME = re.compile(r'^  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)$')
 
 
 def parse_dump(text: str) -> list[Thread]:
-    """Read what faulthandler wrote; lines that are something else are passed over."""
+    """Parse the output of faulthandler; other lines are skipped."""
     found: list[Thread] = []
     for line in text.splitlines():
         head = _HEAD.match(line)
@@ -56,7 +52,7 @@ def parse_dump(text: str) -> list[Thread]:
 
 
 def parse_spy(text: str) -> list[Thread]:
-    """Read what `py-spy dump --json` wrote; raise ValueError if it is something else."""
+    """Parse the output of `py-spy dump --json`; ValueError if it is something else."""
     try:
         return [
             {
@@ -74,20 +70,20 @@ def parse_spy(text: str) -> list[Thread]:
 
 
 def main_thread(found: list[Thread]) -> Thread | None:
-    """Return the main thread: named so, else the last: the interpreter lists the newest first."""
+    """Return the main thread: by its name, otherwise the last one, since the newest comes first."""
     named = [thread for thread in found if thread.get("name") == "MainThread"]
     return named[0] if named else found[-1] if found else None
 
 
 def trim(found: list[Thread], most_threads: int = MOST_THREADS, most_frames: int = MOST_FRAMES) -> list[Thread]:
-    """Return stacks that fit an event: the main thread first, of each the innermost frames."""
+    """Return stacks that fit into an event: the main thread first, and only the innermost frames of each thread."""
     main = main_thread(found)
     ordered = sorted(found, key=lambda thread: thread is not main)[:most_threads]
     return [{**thread, "frames": thread["frames"][:most_frames]} for thread in ordered]
 
 
 def digest(facts: Any) -> str:
-    """Return a short text that is the same for the same stacks."""
+    """Return a short text that is equal for equal stacks."""
     text = json.dumps(facts, sort_keys=True).encode()
     return f"{zlib.crc32(text):08x}{zlib.adler32(text):08x}{len(text):x}"
 
@@ -98,16 +94,13 @@ _CELL = ("run_cell", "run_code", "run_ast_nodes", "runcode")
 
 
 def at_prompt(found: list[Thread]) -> bool:
-    """Return whether the main thread waits for a person: at a prompt, or in the event loop of an idle notebook.
-
-    The prompt of a plain interpreter is C code below no Python frame at all.
-    """
+    """Return whether the main thread waits for a person: at a prompt, or in the event loop of an idle notebook."""
     main = main_thread(found)
     if main is None:
         return False
     frames = main["frames"]
     if not frames:
-        return True
+        return True  # the prompt of a plain interpreter is C code without any Python frame
     inner = frames[0]
     if inner["function"] == "main_loop" and _of(inner, ("ray/_private/worker.py",)):  # an actor between two calls
         return True
@@ -126,12 +119,12 @@ class StackAnswer(NamedTuple):
     """The result of a request for stacks."""
 
     source: str
-    """faulthandler or py-spy; "" if there are none."""
+    """faulthandler or py-spy; "" without stacks."""
     stacks: list[Thread]
     waits: list[dict[str, object]]
     """Each thread with its state and the kernel function in which it waits."""
     why: str = ""
-    """Why there are none."""
+    """Why there are no stacks."""
 
     @property
     def digest(self) -> str:
@@ -139,15 +132,15 @@ class StackAnswer(NamedTuple):
         if self.stacks:
             places = [[thread["thread"], thread["frames"]] for thread in self.stacks]
             return digest([self.source, sorted(places, key=lambda place: str(place[0]))])
-        # A sleeping thread may be seen running briefly; the function it sleeps in is what counts.
+        # A sleeping thread may briefly appear as running, so only the function in which it sleeps counts.
         return digest([self.why, [[wait["thread"], wait["waits_in"]] for wait in self.waits]])
 
 
 class Asking:
-    """One rank's stacks: at most one question at a time, answered over several ticks, never waited for."""
+    """Requests one rank's stacks: one request at a time, answered over several ticks without waiting."""
 
     def __init__(self, trainee: Trainee, path: str, proc: str = PROC, spy: str | None = None) -> None:
-        """Ask `trainee`, which writes to the file at `path`; `spy` is the program py-spy, None to search for it."""
+        """Ask `trainee`, which writes to the file at `path`; `spy` is the path of py-spy, None to search for it."""
         self._trainee, self._path, self._proc = trainee, path, proc
         self._spy: str = find_spy() if spy is None else spy
         self._asked: int | None = None
@@ -158,11 +151,11 @@ class Asking:
 
     @property
     def open(self) -> bool:
-        """Whether a question is not answered yet."""
+        """Whether a request is not answered yet."""
         return self._asked is not None
 
     def ask(self, now: int) -> None:
-        """Begin to ask at `now` (monotonic, in ns); does nothing while a question is open."""
+        """Request the stacks at `now` (monotonic ns), unless a request is open."""
         if self.open:
             return
         self._asked, self._source, self._why = now, "", ""
@@ -171,7 +164,7 @@ class Asking:
             self._start_spy()
 
     def _send(self) -> str:
-        """Send the signal if that is safe; return why not, else ""."""
+        """Send the signal if that is safe; return why not, otherwise ""."""
         if SIGNAL is None or not os.path.exists(self._path):
             return "stacks are switched off"
         if self._stopped():
@@ -182,7 +175,7 @@ class Asking:
         self._start = self._size = self._file_size()
         self._looks = 0
         self._source = "faulthandler"
-        if signals.awaits(SIGNAL):  # a question of earlier: one answer serves both
+        if signals.awaits(SIGNAL):  # an earlier request is pending: one answer serves both
             return ""
         try:
             self._trainee.signal(SIGNAL)
@@ -199,7 +192,7 @@ class Asking:
         command = [self._spy, "dump", "--nonblocking", "--json", "--pid", str(self._trainee.pid)]
         nowhere = subprocess.DEVNULL
         try:
-            self._output = os.memfd_create("py-spy")  # a pipe would be full at 64 KiB, with no one reading it
+            self._output = os.memfd_create("py-spy")  # nobody would read a pipe, which is full at 64 KiB
             self._child = subprocess.Popen(command, stdin=nowhere, stdout=self._output, stderr=nowhere)
             self._source = "py-spy"
         except OSError as error:
@@ -210,19 +203,11 @@ class Asking:
         """Return the answer, None while it may still come; `now` is monotonic, in ns."""
         if self._asked is None:
             return None
-        waited = (now - self._asked) / 1e9
-        if self._source == "faulthandler":
-            text = self._dump(waited)
-        elif self._source == "py-spy":
-            text = self._spied(waited)
-        else:
-            text = ""
+        read = {"faulthandler": self._dump, "py-spy": self._spied}.get(self._source)
+        text = "" if read is None else read((now - self._asked) / 1e9)
         if text is None:
             return None
         self._asked = None
-        return self._made(text)
-
-    def _made(self, text: str) -> StackAnswer:
         found: list[Thread] = []
         try:
             found = parse_spy(text) if self._source == "py-spy" and text else parse_dump(text)
@@ -234,7 +219,7 @@ class Asking:
         return StackAnswer("", [], waits, self._why or "the process did not answer")
 
     def _dump(self, waited: float) -> str | None:
-        """Return the dump once the file grows no more; "" if none came, None to wait on."""
+        """Return the dump once the file stops growing; "" if none came, None to keep waiting."""
         size, before = self._file_size(), self._size
         self._size = size
         self._looks += 1
@@ -290,7 +275,7 @@ class Asking:
 
 
 def find_spy(path: str | None = None) -> str:
-    """Return the path of py-spy: next to our interpreter, else in the folders of `path`; "" if it is not installed."""
+    """Return the path of py-spy: next to our interpreter, or in the folders of `path`; "" if it is not installed."""
     folders = [os.path.dirname(sys.executable), *(os.environ.get("PATH", "") if path is None else path).split(":")]
     candidates = [f"{folder}/py-spy" for folder in folders if folder]
     return next((found for found in candidates if os.path.isfile(found) and os.access(found, os.X_OK)), "")

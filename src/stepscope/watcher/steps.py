@@ -1,4 +1,4 @@
-"""When steps ended, and the last rows of a rank, read from the records that were just drained."""
+"""Reads drained records of a rank: when steps ended, how long they took, and the last rows."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ LONGEST = 1e6
 LAST_ROWS = 20
 
 
-class Moments(NamedTuple):
+class StepTimes(NamedTuple):
     """Monotonic times in ns, in order."""
 
     steps: list[int]
     rows: list[int]
-    """Of rows of numbers that end no step."""
+    """Times of rows of numbers that end no step."""
     began: int | None = None
     """When the first of these steps began."""
 
 
-class RankSteps:
+class StepTracker:
     """The steps of one rank, as its records show them."""
 
     def __init__(self, table: SchemaTable) -> None:
-        """Read records whose columns `table` declares, now or later."""
+        """Read records whose columns are declared in `table`, now or later."""
         self._table = table
-        self._moments = Moments([], [])
+        self._times = StepTimes([], [])
         self._last: deque[bytes] = deque(maxlen=LAST_ROWS)
         self.newest: int | None = None
-        """The step that the last record with one belongs to."""
+        """The step of the last record that has one."""
         self.count, self.seconds = 0, 0.0
-        """Steps that ended, and the sum of their seconds."""
+        """Number of steps that ended, and the sum of their seconds."""
 
     def add(self, pieces: Iterable[bytes]) -> None:
         """Add drained records."""
@@ -69,34 +69,34 @@ class RankSteps:
             self._last.extend(data[at : at + length] for at, length in ends[-LAST_ROWS:])
 
     def _add_times(self, data: bytes, rows: list[RecordGroup]) -> None:
-        """Add when the rows of a piece were logged, and how long the steps took that they end."""
+        """Add when rows were logged, and how long the steps took that they end."""
         steps: list[tuple[int, float]] = []
         others: list[int] = []
         for group in rows:
-            moments = group.column(data, WORD_TIME)
+            times = group.column(data, WORD_TIME)
             if group.length < RECORD.size + 8:  # damaged: a row without a value
-                others += moments
-            elif group.schema == SCHEMA_PAIRS:  # each may hold other names
-                for at, moment in zip(group.offsets(), moments, strict=True):
+                others += times
+            elif group.schema == SCHEMA_PAIRS:  # each may have different names
+                for at, time in zip(group.offsets(), times, strict=True):
                     seconds = self._pair_seconds(data, at + RECORD.size)
-                    others.append(moment) if seconds is None else steps.append((moment, seconds))
+                    others.append(time) if seconds is None else steps.append((time, seconds))
             elif self._ends_steps(group.schema):
-                steps += zip(moments, (ns / 1e9 for ns in group.column(data, HEAD_WORDS)), strict=True)
+                steps += zip(times, (ns / 1e9 for ns in group.column(data, HEAD_WORDS)), strict=True)
             else:
-                others += moments
-        self._moments.rows.extend(sorted(others))
+                others += times
+        self._times.rows.extend(sorted(others))
         if not steps:
             return
         steps.sort()
-        if not self._moments.steps:
-            moment, seconds = steps[0]
-            self._moments = self._moments._replace(began=moment - round(seconds * 1e9))
-        self._moments.steps.extend(moment for moment, _ in steps)
+        if not self._times.steps:
+            end, seconds = steps[0]
+            self._times = self._times._replace(began=end - round(seconds * 1e9))
+        self._times.steps.extend(end for end, _ in steps)
         self.count += len(steps)
         self.seconds += sum(seconds for _, seconds in steps)
 
     def _pair_seconds(self, data: bytes, offset: int) -> float | None:
-        """Return the duration of a step whose row is written as pairs, beginning at `offset`; None for another row."""
+        """Return the duration of the step that a row of pairs at `offset` ends; None if it ends none."""
         if offset + PAIR.size > len(data):
             return None
         number, value = PAIR.unpack_from(data, offset)
@@ -105,13 +105,13 @@ class RankSteps:
         return seconds if number < len(names) and names[number] == STEP else None
 
     def _ends_steps(self, schema: int) -> bool:
-        """Return whether rows of a schema end a step; a float `step_seconds` is one that the user logged."""
+        """Return whether rows of a schema end a step; if `step_seconds` is a float, the user logged it."""
         declared = self._table.schemas.get(schema)
         return declared is not None and STEP in declared.names[:1] and declared.kinds[0] == "q"
 
-    def moments(self) -> Moments:
+    def take_times(self) -> StepTimes:
         """Return when steps ended and rows were logged since the last call."""
-        found, self._moments = self._moments, Moments([], [])
+        found, self._times = self._times, StepTimes([], [])
         return found
 
     def last_rows(self) -> list[dict[str, Any]]:

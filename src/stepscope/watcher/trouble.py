@@ -1,4 +1,4 @@
-"""Failed writes: removed parts of a run, the status that trainers get, and when a watcher gives up."""
+"""Failed writes: missing parts of a run, the status that trainers get, and when a watcher gives up."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.journal import Journal
 
-PATIENCE = 15.0
-"""Seconds after the end of the last trainer in which a failed write is tried again."""
-FULL_PATIENCE = 600.0
-"""The same for a full disk, on which space may be freed; afterwards the rows stay in the ring for a salvager."""
+PATIENCE, FULL_PATIENCE = 15.0, 600.0
+"""Seconds after the end of the last trainer in which a failed write is repeated, and the same for a full disk.
+
+Afterwards the rows stay in the ring for a salvager.
+"""
 SETTLE = 1.0
-"""Seconds from the time that a part is missing until it is created again."""
+"""Seconds from noticing a missing part until it is created again."""
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
 class Trouble:
-    """What keeps one watcher from writing its run, if anything does."""
+    """What prevents a watcher from writing its run, if anything does."""
 
     def __init__(self, folder: RunFolder, journal: Journal) -> None:
         """Start with a run that can be written."""
@@ -38,12 +39,9 @@ class Trouble:
         self._cut_since: float | None = None
 
     def update(self, error: OSError | None, now: float, streams: Iterable[Stream]) -> None:
-        """Handle the first error of a tick, None without one, and set the trainers' status if it changed.
+        """Handle the first error of a tick (None without one); set the trainers' status if it changed.
 
-        Args:
-            error: why something could not be written.
-            now: monotonic time in seconds.
-            streams: the rings of the trainers.
+        `now` is monotonic, in seconds; `streams` are the rings of the trainers.
         """
         if error is not None:
             self._journal.note(f"cannot write the run: {error}; trying again", f"write {error.errno}")
@@ -54,7 +52,7 @@ class Trouble:
             self._tell(status.RECOVERED, streams)
 
     def _tell(self, code: int, streams: Iterable[Stream]) -> None:
-        """Put a status where the trainers' next `log` finds it."""
+        """Write a status into the rings, where the trainers' next `log` finds it."""
         if code != self.status:
             self.status = code
             for stream in streams:
@@ -67,7 +65,7 @@ class Trouble:
 
     def is_over(self, now: float, streams: Iterable[Stream]) -> bool:
         """Return whether to give up: nothing can be written, and all trainers ended long enough ago."""
-        if self._since is None or any(map(_goes_on, streams)):
+        if self._since is None or any(map(_may_write, streams)):
             self._alone_since = None
             return False
         if self._alone_since is None:
@@ -75,20 +73,17 @@ class Trouble:
         return now - self._alone_since >= (FULL_PATIENCE if self.status == status.DISK_FULL else PATIENCE)
 
     def folder_gone(self) -> bool:
-        """Return whether the run's folder was removed or replaced; a folder that we may not read still exists."""
+        """Return whether the run's folder was removed or replaced; one that we must not read still exists."""
         try:
             return not stat.S_ISDIR(self._folder.path.stat().st_mode)
         except OSError as error:
             return error.errno in _ABSENT
 
     def notice(self, now: float, *, lost: bool = False) -> bool:
-        """Look for missing parts of the run; return whether to pause all writing for now.
+        """Check for missing parts of the run; return whether to pause all writing for now.
 
-        Deleting a run begins with its parts: for SETTLE seconds nothing is created in the way.
-
-        Args:
-            now: monotonic time in seconds.
-            lost: a tail was taken away, with rows that were not sealed yet.
+        They may be the beginning of a deletion of the run, so nothing is created for SETTLE seconds. `now` is
+        monotonic, in seconds; `lost`: a tail was removed, with rows that were not sealed.
         """
         self._lost_tail = self._lost_tail or lost
         if self.folder_gone() or not (self._lost_tail or self._folder.missing()):
@@ -98,11 +93,11 @@ class Trouble:
         return now - self._cut_since < SETTLE
 
     def is_cut(self) -> bool:
-        """Return whether parts are missing, as far as `notice` has seen."""
+        """Return whether `notice` has found missing parts."""
         return self._cut_since is not None
 
     def mend(self, streams: Iterable[Stream]) -> None:
-        """Create the parts again that `notice` has found missing, and set the trainers' status."""
+        """Restore the parts that `notice` has found missing, and set the trainers' status."""
         parts = ["a tail with the newest rows"] if self._lost_tail else []
         self._lost_tail, self._cut_since = False, None
         try:
@@ -114,6 +109,6 @@ class Trouble:
         self._tell(status.CUT, streams)
 
 
-def _goes_on(stream: Stream) -> bool:
+def _may_write(stream: Stream) -> bool:
     """Return whether more rows may come from a trainer."""
     return stream.reader.words()[ring.WORD_STATE] == ring.STATE_RUNNING and stream.writer_alive()

@@ -79,13 +79,13 @@ def _append(descriptor: int, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def rows_of(lines: bytes) -> list[dict[str, Any]]:
-    """Return the objects of JSON lines; skips lines that a kill has torn, which never counted as written."""
+    """Return the objects of JSON lines; skips damaged lines."""
     found = []
     for line in lines.split(b"\n"):
         try:
             found.append(json.loads(line))
         except (ValueError, RecursionError):
-            continue
+            continue  # torn by a kill, so it never counted as written
     return [row for row in found if isinstance(row, dict)]
 
 

@@ -140,9 +140,7 @@ class Alert:
             if self.state != PENDING:
                 self.state, self.since, self.count = PENDING, point, 0
             self.count += 1
-            lasts = self.since is not None and lasted(self.rule.lasting, self.since, point, self.count)
-            has_cooled = self.fired is None or point.time - self.fired >= self.rule.cooldown
-            return "fire" if lasts and has_cooled else ""
+            return "fire" if self._may_fire(point) else ""
         if self.state == PENDING and point.holds is not None:
             self.state, self.since, self.count = INACTIVE, None, 0
         if not self.is_active or not point.cleared:
@@ -153,6 +151,10 @@ class Alert:
             self.clear_since, self.clear_count = point, 0
         self.clear_count += 1
         return "resolve" if lasted(self.rule.keep, self.clear_since, point, self.clear_count) else ""
+
+    def _may_fire(self, point: Point) -> bool:
+        has_cooled = self.fired is None or point.time - self.fired >= self.rule.cooldown
+        return has_cooled and self.since is not None and lasted(self.rule.lasting, self.since, point, self.count)
 
     def fire(self, point: Point, words: AlertText, *, silenced: bool) -> Transition:
         """Begin to fire."""

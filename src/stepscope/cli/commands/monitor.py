@@ -24,7 +24,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.terminal_text import plain
 from stepscope.exporters.files.jsonl_log import JsonLines, Rotation
 from stepscope.exporters.files.monitor_rows import gpu_indices, gpu_rows, system_row, timestamp
-from stepscope.watcher.machine import Machine, local_samplers
+from stepscope.watcher.machine import LocalMachine, local_samplers
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from stepscope.exporters.prometheus.server import Endpoint
-    from stepscope.watcher.machine import Moment
+    from stepscope.watcher.machine import MachineSample
 
 INTERVAL = 1.0
 SHORTEST, LONGEST = 0.1, 3600.0
@@ -48,7 +48,7 @@ SERVE_SECONDS = 0.1
 class Sink(Protocol):
     """A consumer of samples."""
 
-    def take(self, moment: Moment) -> None:
+    def take(self, moment: MachineSample) -> None:
         """Take a sample."""
 
     def close(self) -> None:
@@ -135,13 +135,13 @@ def _dashboard(machine: Sampled, options: argparse.Namespace, page: PrometheusPa
 class Sampled:
     """A machine whose samples also go to sinks, except the first: rates need two samples."""
 
-    def __init__(self, machine: Machine, sinks: Sequence[Sink]) -> None:
+    def __init__(self, machine: LocalMachine, sinks: Sequence[Sink]) -> None:
         """Wrap a machine."""
         self._machine, self._sinks = machine, sinks
         self._is_first = True
         self.absent, self.close = machine.absent, machine.close
 
-    def look(self) -> Moment:
+    def look(self) -> MachineSample:
         """Sample the machine."""
         moment = self._machine.look()
         if moment.new and not self._is_first:
@@ -151,13 +151,13 @@ class Sampled:
         return moment
 
 
-def open_machine(options: argparse.Namespace) -> Machine:
+def open_machine(options: argparse.Namespace) -> LocalMachine:
     """Return this machine with all its sources."""
-    return Machine(local_samplers(all_gpus=options.gpu is not None), min(options.interval, FIRST_SECONDS))
+    return LocalMachine(local_samplers(all_gpus=options.gpu is not None), min(options.interval, FIRST_SECONDS))
 
 
 def watch(
-    machine: Machine,
+    machine: LocalMachine,
     show: Display,
     sinks: Sequence[Sink],
     interval: float,
@@ -224,7 +224,7 @@ class Files:
         )
         note(f"JSON lines go to {options.jsonl_dir}")
 
-    def take(self, moment: Moment) -> None:
+    def take(self, moment: MachineSample) -> None:
         """Write one line per GPU and one for the host."""
         rows = gpu_rows(moment.new, moment.wall_ns, self._only)
         for file, lines in ((self._gpu, rows), (self._system, [system_row(moment.new, moment.wall_ns)])):
@@ -245,7 +245,7 @@ class Files:
 class PrometheusPage:
     """Serves the newest values to Prometheus while the command waits for the next sample."""
 
-    def __init__(self, machine: Machine, port: int) -> None:
+    def __init__(self, machine: LocalMachine, port: int) -> None:
         """Listen on loopback at this port, or at the next free port."""
         from stepscope.exporters.prometheus.board import Board as Series
         from stepscope.exporters.prometheus.server import Endpoint
@@ -254,7 +254,7 @@ class PrometheusPage:
         self.endpoint: Endpoint = Endpoint(self._series.page, port=port)
         self.address = f"http://{self.endpoint.target}/metrics"
 
-    def take(self, moment: Moment) -> None:
+    def take(self, moment: MachineSample) -> None:
         """Update the page."""
         self._series.update("monitor", -1, "", moment.new)
 
@@ -266,13 +266,13 @@ class PrometheusPage:
 class Display(Protocol):
     """Prints samples for people."""
 
-    def begin(self, moment: Moment, absent: Mapping[str, str]) -> None:
+    def begin(self, moment: MachineSample, absent: Mapping[str, str]) -> None:
         """Report absent values, and show the first sample."""
 
     def note(self, text: str) -> None:
         """Print a note."""
 
-    def take(self, moment: Moment) -> None:
+    def take(self, moment: MachineSample) -> None:
         """Show a sample."""
 
 
@@ -283,7 +283,7 @@ class Lines:
         """Write to the stream."""
         self._stream, self._gpus = stream, gpus
 
-    def begin(self, moment: Moment, absent: Mapping[str, str]) -> None:
+    def begin(self, moment: MachineSample, absent: Mapping[str, str]) -> None:
         """Print the absent values; the first sample has no rates and is skipped."""
         del moment
         for what, why in absent.items():
@@ -293,7 +293,7 @@ class Lines:
         """Write a note."""
         self._write(plain(text))
 
-    def take(self, moment: Moment) -> None:
+    def take(self, moment: MachineSample) -> None:
         """Print one line, and one per event."""
         time_of = f"{timestamp(moment.wall_ns)[:19]}Z"
         for event in moment.events:
@@ -313,7 +313,7 @@ class JsonOut:
         self._stream = stream
         self._absent: Mapping[str, str] | None = None
 
-    def begin(self, moment: Moment, absent: Mapping[str, str]) -> None:
+    def begin(self, moment: MachineSample, absent: Mapping[str, str]) -> None:
         """Keep the absent values for the first object."""
         del moment
         self._absent = absent
@@ -322,7 +322,7 @@ class JsonOut:
         """Print a note to stderr."""
         print(f"stepscope: {plain(text)}", file=sys.stderr)
 
-    def take(self, moment: Moment) -> None:
+    def take(self, moment: MachineSample) -> None:
         """Print the sample."""
         finite = {name: value for name, value in moment.values.items() if math.isfinite(value)}
         broken = {name: repr(value) for name, value in moment.values.items() if name not in finite}

@@ -97,9 +97,9 @@ def _running(given: str | None) -> Path | None:
 
 def _machine(options: argparse.Namespace, note: str = "") -> Feed:
     from stepscope.tui.machine_feed import MachineFeed
-    from stepscope.watcher.machine import Machine, local_samplers
+    from stepscope.watcher.machine import LocalMachine, local_samplers
 
-    machine = Machine(local_samplers(all_gpus=options.gpu is not None), options.interval or INTERVAL)
+    machine = LocalMachine(local_samplers(all_gpus=options.gpu is not None), options.interval or INTERVAL)
     return MachineFeed(machine, os.uname().nodename, note)
 
 

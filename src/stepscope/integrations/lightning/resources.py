@@ -15,7 +15,7 @@ from stepscope.integrations.lightning.callback import MonitorCallback
 from stepscope.integrations.lightning.configured import configured
 from stepscope.integrations.lightning.resource_alerts import BATCHES, ResourceAlerts
 from stepscope.integrations.lightning.resource_csv import ResourceTable
-from stepscope.watcher.machine import Machine, local_samplers
+from stepscope.watcher.machine import LocalMachine, local_samplers
 from stepscope.watcher.machine_thread import MachineThread
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from stepscope.integrations.lightning.recording import Recording
     from stepscope.samplers.sampler import Sampler
-    from stepscope.watcher.machine import Moment
+    from stepscope.watcher.machine import MachineSample
 
 SECONDS = 1.0
 """Between two samples of the machine, as in the watcher."""
@@ -60,7 +60,7 @@ class ResourceMonitorCallback(MonitorCallback):
         export_timeseries: bool = True,
         timeseries_path: str | os.PathLike[str] = "resource_logs",
         project: str | None = None,
-        make_machine: Callable[[], Machine] | None = None,
+        make_machine: Callable[[], LocalMachine] | None = None,
     ) -> None:
         """Prepare; nothing starts before the fit.
 
@@ -99,7 +99,7 @@ class ResourceMonitorCallback(MonitorCallback):
         self._make = make_machine
         self._samples: MachineThread | None = None
         self._table: ResourceTable | None = None
-        self._shown: Moment | None = None
+        self._shown: MachineSample | None = None
         self._late: deque[tuple[ResourceTable, dict[str, float]]] = deque()
         self._step, self._resumed, self._place = 0, False, ""
 
@@ -124,9 +124,9 @@ class ResourceMonitorCallback(MonitorCallback):
         self._begin_table(trainer.current_epoch)
         self._samples.start()
 
-    def _machine(self, rank: int) -> Machine:
+    def _machine(self, rank: int) -> LocalMachine:
         sources = chosen_sources(gpu=self.gpu_monitoring, cpu=self.cpu_monitoring, io=self.io_monitoring, rank=rank)
-        return Machine(sources, SECONDS)
+        return LocalMachine(sources, SECONDS)
 
     def epoch_begins(self, trainer: Any, recording: Recording) -> None:
         """Begin a file."""
@@ -169,14 +169,14 @@ class ResourceMonitorCallback(MonitorCallback):
             samples.stop()
         self._table = None
 
-    def _add(self, moment: Moment) -> None:
+    def _add(self, moment: MachineSample) -> None:
         """Write a sample to the table; in the thread."""
         self._write_late()
         table = self._table
         if table is not None and moment.new:
             table.add(self._row(moment, moment.new))
 
-    def _row(self, moment: Moment, values: Mapping[str, float]) -> dict[str, float]:
+    def _row(self, moment: MachineSample, values: Mapping[str, float]) -> dict[str, float]:
         return {"time": moment.wall_ns / 1e9, "step": float(self._step), **values}
 
     def _write_late(self) -> None:

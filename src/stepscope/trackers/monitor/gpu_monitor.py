@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-    from stepscope.watcher.machine import Machine, Moment
+    from stepscope.watcher.machine import LocalMachine, MachineSample
 
 LOG_DIR = "gpu_logs"
 """Folder of the files, below the working directory."""
@@ -46,7 +46,7 @@ class GPUMonitor(MachineMonitor):
         log_dir: str | os.PathLike[str] | None = LOG_DIR,
         *,
         rotation: Rotation | None = None,
-        make_machine: Callable[[float], Machine] = whole_machine,
+        make_machine: Callable[[float], LocalMachine] = whole_machine,
         clock: Clock | None = None,
     ) -> None:
         """Prepare; nothing starts and nothing is written.
@@ -109,7 +109,7 @@ class GPUMonitor(MachineMonitor):
             summary["reason"] = self._reason()
         return summary
 
-    def _add(self, moment: Moment) -> None:
+    def _add(self, moment: MachineSample) -> None:
         row = gpu_row(moment.new, self.gpu_index, moment.wall_ns)
         host = system_row(moment.new, moment.wall_ns)
         self._indices = gpu_indices(moment.values)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from stepscope.trackers.monitor.training_monitor import TrainingMonitor
-    from stepscope.watcher.machine import Machine, Moment
+    from stepscope.watcher.machine import LocalMachine, MachineSample
 
     Metrics = dict[str, Any]
     Storage = Callable[[Metrics], object] | str | os.PathLike[str]
@@ -47,7 +47,7 @@ class RealTimeMonitor(MachineMonitor):
         storage: Storage | None = None,
         baseline_metrics: Mapping[str, Any] | None = None,
         warmup_samples: int = 0,
-        make_machine: Callable[[float], Machine] = local_machine,
+        make_machine: Callable[[float], LocalMachine] = local_machine,
         resources: Resources | None = None,
         now: Callable[[], float] = time.time,
         stream: TextIO | None = None,
@@ -104,11 +104,11 @@ class RealTimeMonitor(MachineMonitor):
             self._thread.interval = max(0.001, interval)
             self._thread.start()
 
-    def look(self, machine: Machine) -> None:
+    def look(self, machine: LocalMachine) -> None:
         """Sample the machine once; check, send and keep the sample."""
         self._add(machine.look())
 
-    def _add(self, sample: Moment) -> None:
+    def _add(self, sample: MachineSample) -> None:
         self._values = sample.values
         metrics = self._get_current_metrics()
         speed = self._get_training_speed()

@@ -13,7 +13,7 @@ from stepscope.watcher.machine_thread import MachineThread, local_machine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stepscope.watcher.machine import Machine, Moment
+    from stepscope.watcher.machine import LocalMachine, MachineSample
 
 FIELDS = {
     "cpu_usage_percent": ("cpu/usage_ratio", 100.0),
@@ -53,7 +53,7 @@ class SystemMonitor(MachineMonitor):
         update_interval: float = 5.0,
         *,
         history_size: int = 720,
-        make_machine: Callable[[float], Machine] = local_machine,
+        make_machine: Callable[[float], LocalMachine] = local_machine,
     ) -> None:
         """Prepare; nothing starts.
 
@@ -84,9 +84,9 @@ class SystemMonitor(MachineMonitor):
         """Return the newest samples, oldest first."""
         return list(self._history)
 
-    def _add(self, moment: Moment) -> None:
+    def _add(self, moment: MachineSample) -> None:
         self._history.append(_stamped(moment))
 
 
-def _stamped(moment: Moment) -> dict[str, float]:
+def _stamped(moment: MachineSample) -> dict[str, float]:
     return {**system_metrics(moment.values), "timestamp": moment.wall_ns / 1e9}
