@@ -51,7 +51,7 @@ def test_comparisons_have_the_declared_type(client):
     keys = [row["key"] for row in client.get("/api/runs").json["rows"]]
     answer = client.get("/api/compare", query={"run": keys})
     assert answer.status == 200
-    msgspec.convert(answer.json, analysis_responses.Comparison, strict=True)
+    msgspec.convert(answer.json, analysis_responses.RunComparison, strict=True)
 
 
 def test_responses_of_a_live_recording_have_the_declared_type(tmp_path):

@@ -1,7 +1,7 @@
 /** Requests to the server; the types of its responses are generated. */
 
 import { decode, type Message } from "./binary.ts";
-import type { Accepted, AlertAction, JsonRoutes, RunList } from "./contract.ts";
+import type { Accepted, AlertAction, JsonRoutes, RunRows } from "./contract.ts";
 
 export type * from "./contract.ts";
 
@@ -73,9 +73,9 @@ export async function messages(path: string, query: Query, signal?: AbortSignal)
 }
 
 /** Request the list of runs; null where it has not changed since that version. */
-export async function runsSince(since?: number): Promise<RunList | null> {
+export async function runsSince(since?: number): Promise<RunRows | null> {
   const answer = await ask("/api/runs", { since });
-  return answer ? ((await answer.json()) as RunList) : null;
+  return answer ? ((await answer.json()) as RunRows) : null;
 }
 
 /** Change the state of an alert. */

@@ -1,11 +1,11 @@
 /** The live poll of a page: new rows of all curves, and the status of the run. */
 
-import { ApiError, ask, type Hello, reason, type Status } from "./api.ts";
+import { ApiError, ask, type Hello, type RunStatus, reason } from "./api.ts";
 import { decode, type Frame, frameOf } from "./binary.ts";
 
 export interface LiveListener {
   /** The status, at least after every change. */
-  status?(status: Status): void;
+  status?(status: RunStatus): void;
   /** New rows; `curves` maps their numbers to curves. */
   frame?(frame: Frame, curves: ReadonlyMap<number, CurveId>): void;
   /** The data of the page is too old: fetch it again. */
@@ -25,7 +25,7 @@ const IDLE = 4;
 
 /** Follows one run; pauses while the page is hidden, and slows down after the run has ended. */
 export class Live {
-  status: Status | null = null;
+  status: RunStatus | null = null;
   /** Time of the last response in milliseconds of this page's clock. */
   answered = 0;
   /** The server's clock minus this page's clock, in seconds. */
@@ -119,7 +119,7 @@ export class Live {
       this.addCurves(frame.header.new);
       this.cursor = frame.header.cursor;
       this.notify((listener) => listener.frame?.(frame, this.curves));
-      this.setStatus(frame.header.status as Status);
+      this.setStatus(frame.header.status as RunStatus);
     }
   }
 
@@ -127,7 +127,7 @@ export class Live {
     for (const [id, name, rank, attempt] of rows) this.curves.set(id, { name, rank, attempt });
   }
 
-  private setStatus(status: Status): void {
+  private setStatus(status: RunStatus): void {
     this.status = status;
     this.skew = status.now - Date.now() / 1000;
     this.notify((listener) => listener.status?.(status));

@@ -1,7 +1,7 @@
 /** The frame around the views: bar, tabs, keyboard, title and icon. */
 
 import "./style.css";
-import { json, reason, type Server, type Status } from "./api.ts";
+import { json, type RunStatus, reason, type ServerInfo } from "./api.ts";
 import { zoomOf, zoomText } from "./chart_link.ts";
 import { fill, h, must, setAttr, setText, show, visible } from "./dom.ts";
 import { ago, capital, count } from "./format.ts";
@@ -37,7 +37,7 @@ class Shell implements Page {
 
   constructor(
     root: HTMLElement,
-    readonly server: Server,
+    readonly server: ServerInfo,
     run: RunModel | null,
   ) {
     if (run) this.follow(run);
@@ -250,7 +250,7 @@ class Shell implements Page {
     }
   }
 
-  private drawCrumb(status: Status | null): void {
+  private drawCrumb(status: RunStatus | null): void {
     const run = this.run;
     const head = run?.head.value?.run;
     const name = head?.name || head?.id || run?.key || "";
@@ -265,7 +265,7 @@ class Shell implements Page {
     );
   }
 
-  private freshness(status: Status | null): [string, string] {
+  private freshness(status: RunStatus | null): [string, string] {
     const run = this.run;
     if (!run) return ["", ""];
     if (run.live.failed) return run.live.absent ? ["", ""] : ["lost", status ? "no connection" : "not connected"];
@@ -278,7 +278,7 @@ class Shell implements Page {
     return ["live", "live"];
   }
 
-  private drawTitle(status: Status | null, tone: string): void {
+  private drawTitle(status: RunStatus | null, tone: string): void {
     const heading = this.server.heading || "Stepscope";
     const head = this.run?.head.value?.run;
     const name = head?.name || head?.id || this.run?.key || "";

@@ -1,6 +1,6 @@
 /** The run of the page, shared by all its views. */
 
-import { type Alert, type Head, json, type Metrics, type RunEvent, type Status } from "./api.ts";
+import { type AlertRow, json, type Metrics, type RunEvent, type RunHead, type RunStatus } from "./api.ts";
 import { CachedAnswer } from "./cached_answer.ts";
 import { ChartLink } from "./chart_link.ts";
 import { Curves } from "./curves.ts";
@@ -14,13 +14,13 @@ export class RunModel {
   readonly live: Live;
   readonly curves: Curves;
   readonly link = new ChartLink();
-  readonly head: CachedAnswer<Head>;
+  readonly head: CachedAnswer<RunHead>;
   readonly names: CachedAnswer<Metrics>;
   readonly events: CachedAnswer<{ total: number; events: RunEvent[] }>;
-  readonly alerts: CachedAnswer<{ alerts: Alert[] }>;
+  readonly alerts: CachedAnswer<{ alerts: AlertRow[] }>;
   /** Whether a view shows the whole head, not only the run's name. */
   attentive = false;
-  private seen: Status | null = null;
+  private seen: RunStatus | null = null;
   private headAt = 0;
   private clockKept = false;
 
@@ -55,7 +55,7 @@ export class RunModel {
   }
 
   /** Load again what has changed by the status; the head, which is expensive, every few seconds. */
-  private follow(status: Status): void {
+  private follow(status: RunStatus): void {
     const before = this.seen;
     this.seen = status;
     if (!before) return;

@@ -1,12 +1,12 @@
 /** The interface between the page and its views. */
 
-import type { Server } from "./api.ts";
+import type { ServerInfo } from "./api.ts";
 import type { Place, Router } from "./router.ts";
 import type { RunModel } from "./run.ts";
 
 export interface Page {
   router: Router;
-  server: Server;
+  server: ServerInfo;
   /** The current run; null for views of all runs. */
   run: RunModel | null;
   /** Announce a text to screen readers, and show it briefly. */
@@ -26,7 +26,7 @@ export interface View {
   title: string;
   of: "run" | "runs";
   /** Whether the server lacks the data of this view. */
-  hidden?(server: Server): boolean;
+  hidden?(server: ServerInfo): boolean;
   mount(root: HTMLElement, page: Page): Mounted;
 }
 

@@ -23,7 +23,7 @@ class ComparedValue(Response):
     value: float | None
 
 
-class Difference(Response):
+class QuantityDifference(Response):
     """The difference of a quantity to the first run."""
 
     ratio: float | None
@@ -43,10 +43,10 @@ class Quantity(Response):
     better: str | None
     """Whether lower or higher is better."""
     values: list[ComparedValue | None]
-    differences: list[Difference | None]
+    differences: list[QuantityDifference | None]
 
 
-class Comparison(Response):
+class RunComparison(Response):
     """Runs compared with the first of them."""
 
     runs: list[ComparedRun]
@@ -56,7 +56,7 @@ class Comparison(Response):
     notes: list[str]
 
 
-class Transition(Response):
+class AlertTransition(Response):
     """One change of an alert."""
 
     time: float
@@ -65,7 +65,7 @@ class Transition(Response):
     text: str
 
 
-class Alert(LastAlert):
+class AlertRow(LastAlert):
     """An alert: pending, firing, acknowledged, silenced or resolved."""
 
     alert: str
@@ -78,10 +78,10 @@ class Alert(LastAlert):
     step: int | None
     key: str
     count: int
-    transitions: list[Transition]
+    transitions: list[AlertTransition]
 
 
-class Delivery(Response):
+class ChannelDelivery(Response):
     """Notifications of one channel: sent, waiting, failing or dead."""
 
     channel: str
@@ -98,8 +98,8 @@ class Alerts(Response):
     """The alerts of a run, active alerts first."""
 
     total: int
-    alerts: list[Alert]
-    deliveries: list[Delivery]
+    alerts: list[AlertRow]
+    deliveries: list[ChannelDelivery]
 
 
 class Recipe(Response):
@@ -110,7 +110,7 @@ class Recipe(Response):
     shell: str
 
 
-class Finding(Response):
+class FindingRow(Response):
     """A finding of the analysis with its evidence and remedy."""
 
     kind: str
@@ -135,7 +135,7 @@ class DiagnosedRun(Response):
     state: str
 
 
-class Moved(Response):
+class MovedMetric(Response):
     """A metric that changed together with another one."""
 
     name: str
@@ -146,7 +146,7 @@ class Moved(Response):
     spreads: float | None = None
 
 
-class Change(Response):
+class MetricChange(Response):
     """A lasting change of a metric."""
 
     metric: str
@@ -157,7 +157,7 @@ class Change(Response):
     after: float | None
     cost_seconds: float | None
     text: str
-    moved: list[Moved]
+    moved: list[MovedMetric]
     events: list[Happening]
 
 
@@ -188,8 +188,8 @@ class Diagnosis(Response):
     run: DiagnosedRun
     primary: str
     summary: str
-    findings: list[Finding]
-    changes: list[Change]
+    findings: list[FindingRow]
+    changes: list[MetricChange]
     slow_steps: list[SlowStep]
     missing: list[MissingSignal]
     notes: list[str]
@@ -227,7 +227,7 @@ class Money(Response):
     classes: dict[str, float]
 
 
-class Energy(Response):
+class RunEnergy(Response):
     """Energy of a run by class."""
 
     joules: dict[str, float]
@@ -249,7 +249,7 @@ class Wasted(Response):
     remedy: str
 
 
-class Forecast(Response):
+class EndForecast(Response):
     """Estimated end of a running run."""
 
     seconds: float
@@ -260,7 +260,7 @@ class Forecast(Response):
     money: float | None
 
 
-class Ledger(Response):
+class RunLedger(Response):
     """Time, money and energy of a run, each by class."""
 
     wall_seconds: float
@@ -274,10 +274,10 @@ class Ledger(Response):
     devices: int
     device: str
     money: Money | None
-    energy: Energy | None
+    energy: RunEnergy | None
     wasted: list[Wasted]
-    forecast: Forecast | None
-    advice: list[Finding]
+    forecast: EndForecast | None
+    advice: list[FindingRow]
     classes: dict[str, str]
     """What each class contains."""
     definitions: dict[str, str]

@@ -59,7 +59,7 @@ class Capabilities(Response):
     diagnosis: bool
 
 
-class Limits(Response):
+class RequestLimits(Response):
     """Limits of one request."""
 
     names: int
@@ -68,7 +68,7 @@ class Limits(Response):
     rows: int
 
 
-class Server(Response):
+class ServerInfo(Response):
     """The server and its limits."""
 
     version: str
@@ -77,7 +77,7 @@ class Server(Response):
     refresh: float
     """Seconds between two live polls."""
     capabilities: Capabilities
-    limits: Limits
+    limits: RequestLimits
     now: float
 
 
@@ -105,7 +105,7 @@ class Cost(Response):
     currency: str
 
 
-class Card(Response):
+class RunCard(Response):
     """The part of a row that is computed from a run's points."""
 
     rate: float | None
@@ -145,16 +145,16 @@ class ComparedRun(RunState):
     created: float
 
 
-class Row(ComparedRun):
+class RunRow(ComparedRun):
     """One run of the list."""
 
     heard: float | None
     """Time of the last sign of life."""
     attempts: int
-    card: Card | None
+    card: RunCard | None
 
 
-class RunList(Response):
+class RunRows(Response):
     """The list of runs, or the rows that changed."""
 
     version: int
@@ -162,12 +162,12 @@ class RunList(Response):
     reading: int
     """Runs whose card is still being read."""
     total: int
-    rows: list[Row]
+    rows: list[RunRow]
     gone: list[str]
     """Keys of removed runs."""
 
 
-class Status(RunState):
+class RunStatus(RunState):
     """The current state of a live run."""
 
     heard: float | None
@@ -185,7 +185,7 @@ class Status(RunState):
     """Highest severity of the firing alerts."""
 
 
-class Rank(Response):
+class AttemptRank(Response):
     """One rank of one attempt."""
 
     attempt: int
@@ -221,7 +221,7 @@ class PhaseShare(Response):
     mean: float | None
 
 
-class Phase(PhaseShare):
+class PhaseFigures(PhaseShare):
     """A phase with its percentiles, which long runs do not have."""
 
     p50: float | None
@@ -246,10 +246,10 @@ class StepTime(Response):
     seconds: float | None
     window: tuple[int, int] | None
     step: StepFigures
-    phases: list[Phase]
+    phases: list[PhaseFigures]
 
 
-class Throughput(Response):
+class AttemptThroughput(Response):
     """Speed of one attempt."""
 
     attempt: int
@@ -284,7 +284,7 @@ class LastStep(Response):
     learning_rate: float | None = None
 
 
-class End(Response):
+class RunEnd(Response):
     """How a run ended."""
 
     attempt: int
@@ -294,7 +294,7 @@ class End(Response):
     steps: list[LastStep]
 
 
-class Identity(Response):
+class RunIdentity(Response):
     """A run and its environment; the untyped fields are as the program or the machine gave them."""
 
     key: str
@@ -317,25 +317,25 @@ class Identity(Response):
     config: Any
 
 
-class Head(Response):
+class RunHead(Response):
     """The first screen of a run."""
 
-    run: Identity
-    status: Status
-    card: Card
-    ranks: list[Rank]
+    run: RunIdentity
+    status: RunStatus
+    card: RunCard
+    ranks: list[AttemptRank]
     numbers: list[KeyNumber]
     time: StepTime | None
-    throughput: list[Throughput]
+    throughput: list[AttemptThroughput]
     important: list[str]
     changes: list[Happening]
-    end: End | None
+    end: RunEnd | None
     points: int
     problems: list[str]
     definitions: dict[str, str]
 
 
-class Metric(Response):
+class MetricRow(Response):
     """One metric of a run; its source is training, phase, machine or own."""
 
     name: str
@@ -353,7 +353,7 @@ class Metrics(Response):
 
     ranks: list[int]
     attempts: list[int]
-    metrics: list[Metric]
+    metrics: list[MetricRow]
 
 
 class Hello(Response):
@@ -362,7 +362,7 @@ class Hello(Response):
     cursor: str
     curves: list[tuple[int, str, int, int]]
     """Number, name, rank and attempt of each curve."""
-    status: Status
+    status: RunStatus
 
 
 class RunEvent(RankHappening):
@@ -416,7 +416,7 @@ class Gpu(Response):
     metrics: dict[str, float | None]
 
 
-class Process(Response):
+class RankProcess(Response):
     """The process of a rank with its last values."""
 
     rank: int
@@ -438,10 +438,10 @@ class MachineChart(Response):
     """Metric that bounds the others."""
 
 
-class Machine(Response):
+class RunMachine(Response):
     """The machines of a run."""
 
     nodes: list[MachineNode]
     gpus: list[Gpu]
-    processes: list[Process]
+    processes: list[RankProcess]
     groups: list[MachineChart]

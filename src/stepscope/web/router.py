@@ -8,7 +8,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route, Router
 
 from stepscope.web import analysis_responses as analysis
-from stepscope.web import handlers, parameters, responses
+from stepscope.web import handlers, responses
+from stepscope.web import parameters as given
 from stepscope.web.failures import NotFoundError, failure_of
 from stepscope.web.handlers import JSON, json_response, reading
 from stepscope.web.openapi import ApiRoute, describe
@@ -42,7 +43,7 @@ async def _openapi(_site: Site, _parameters: NoParameters, _request: Request) ->
     return json_response(document())
 
 
-def _read(path: str, title: str, kind: type[parameters.Parameters], response: Any, read: Any) -> ApiRoute:
+def _read(path: str, title: str, kind: type[given.Parameters], response: Any, read: Any) -> ApiRoute:
     return ApiRoute(path, title, kind, {JSON: response}, reading(read))
 
 
@@ -50,30 +51,30 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("/healthz", "Whether the server is alive", NoParameters, {JSON: responses.Health}, handlers.healthz),
     ApiRoute("/metrics", "Metrics of the server itself", NoParameters, {"text/plain": None}, handlers.metrics),
     ApiRoute("/openapi.json", "This description", NoParameters, {JSON: dict[str, Any]}, _openapi),
-    ApiRoute("/api/server", "The server and its limits", NoParameters, {JSON: responses.Server}, handlers.server),
+    ApiRoute("/api/server", "The server and its limits", NoParameters, {JSON: responses.ServerInfo}, handlers.server),
     ApiRoute(
         "/api/runs",
         "The list of runs, or its changes",
-        parameters.RunListParameters,
-        {JSON: responses.RunList},
+        given.RunListParameters,
+        {JSON: responses.RunRows},
         handlers.runs,
         statuses=UNCHANGED,
     ),
-    _read("/api/run", "The first screen of a run", RunParameters, responses.Head, handlers.head),
+    _read("/api/run", "The first screen of a run", RunParameters, responses.RunHead, handlers.head),
     _read("/api/names", "The metrics of a run", RunParameters, responses.Metrics, handlers.names),
-    _read("/api/events", "The events of a run", parameters.EventParameters, responses.Events, handlers.events),
+    _read("/api/events", "The events of a run", given.EventParameters, responses.Events, handlers.events),
     _read(
         "/api/histograms",
         "The histograms of a run",
-        parameters.HistogramParameters,
+        given.HistogramParameters,
         responses.Histograms,
         handlers.histograms,
     ),
-    _read("/api/machine", "The machine of a run", RunParameters, responses.Machine, handlers.machine),
-    _read("/api/compare", "A comparison of runs", parameters.CompareParameters, analysis.Comparison, handlers.compare),
+    _read("/api/machine", "The machine of a run", RunParameters, responses.RunMachine, handlers.machine),
+    _read("/api/compare", "A comparison of runs", given.CompareParameters, analysis.RunComparison, handlers.compare),
     _read("/api/diagnosis", "Why a run is slow or fails", RunParameters, analysis.Diagnosis, handlers.diagnosis),
-    _read("/api/ledger", "Where time and money went", RunParameters, analysis.Ledger, handlers.ledger),
-    _read("/api/recipe", "Code for the same numbers", parameters.RecipeParameters, analysis.Recipe, handlers.recipe),
+    _read("/api/ledger", "Where time and money went", RunParameters, analysis.RunLedger, handlers.ledger),
+    _read("/api/recipe", "Code for the same numbers", given.RecipeParameters, analysis.Recipe, handlers.recipe),
     _read("/api/alerts", "The alerts of a run", RunParameters, analysis.Alerts, handlers.alerts),
     ApiRoute(
         "/api/alerts",
@@ -82,19 +83,19 @@ ROUTES: tuple[ApiRoute, ...] = (
         {JSON: responses.Accepted},
         handlers.change_alerts,
         method="POST",
-        body=parameters.AlertAction,
+        body=given.AlertAction,
         statuses={"413": "the body is too long", "415": "the body is not plain JSON"},
     ),
-    ApiRoute("/api/series", "Curves", parameters.SeriesParameters, {CURVES_TYPE: None}, handlers.series),
+    ApiRoute("/api/series", "Curves", given.SeriesParameters, {CURVES_TYPE: None}, handlers.series),
     ApiRoute(
         "/api/live",
         "New rows of a run",
-        parameters.LiveParameters,
+        given.LiveParameters,
         {JSON: responses.Hello, CURVES_TYPE: None},
         handlers.live,
         statuses={**UNCHANGED, "409": "the cursor is too old: start over"},
     ),
-    ApiRoute("/api/export", "A download", parameters.ExportParameters, DOWNLOADS, handlers.export),
+    ApiRoute("/api/export", "A download", given.ExportParameters, DOWNLOADS, handlers.export),
 )
 
 
@@ -124,8 +125,8 @@ def build(site: Site, files: StaticFiles | None = None) -> Router:
 
 def _endpoint(site: Site, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        given = parameters.parse(request.scope["query_string"], route.parameters)
-        return await route.handle(site, given, request)
+        parsed = given.parse(request.scope["query_string"], route.parameters)
+        return await route.handle(site, parsed, request)
 
     return endpoint
 

@@ -1,6 +1,6 @@
 /** One alert in detail: measured value and limit, a chart with its time marked, and what to do. */
 
-import type { Alert } from "../api.ts";
+import type { AlertRow } from "../api.ts";
 import { ChartLink } from "../chart_link.ts";
 import { Curves } from "../curves.ts";
 import { fill, h } from "../dom.ts";
@@ -10,7 +10,7 @@ import type { RunModel } from "../run.ts";
 import { coded, empty, severityMark } from "../widgets.ts";
 import { stateWord } from "./alert_order.ts";
 
-export type Order = (alert: Alert, action: "ack" | "silence", seconds: number) => void;
+export type Order = (alert: AlertRow, action: "ack" | "silence", seconds: number) => void;
 
 const SILENCES: [string, number][] = [
   ["15 minutes", 900],
@@ -29,7 +29,7 @@ export class Detail {
   private panel: Panel | null = null;
   private curves: Curves | null = null;
   private drawn = "";
-  private alert: Alert | null = null;
+  private alert: AlertRow | null = null;
 
   constructor(
     private readonly run: RunModel,
@@ -50,7 +50,7 @@ export class Detail {
     }
   }
 
-  show(alert: Alert | null): void {
+  show(alert: AlertRow | null): void {
     this.alert = alert;
     const key = JSON.stringify([alert, this.ended()]);
     if (key === this.drawn) return;
@@ -89,7 +89,7 @@ export class Detail {
     return status !== null && status.state !== "running";
   }
 
-  private buttons(alert: Alert): HTMLElement | null {
+  private buttons(alert: AlertRow): HTMLElement | null {
     if (!this.actions || alert.state === "resolved" || this.ended()) return null;
     const button = (text: string, click: () => void): HTMLElement =>
       h("button", { class: "button", attrs: { type: "button" }, on: { click } }, text);
@@ -105,7 +105,7 @@ export class Detail {
     );
   }
 
-  private chart(alert: Alert): HTMLElement | null {
+  private chart(alert: AlertRow): HTMLElement | null {
     const name = alert.evidence?.metric;
     if (typeof name !== "string" || !name) return null;
     const facts = this.run.names.value?.metrics.find((metric) => metric.name === name);
@@ -129,7 +129,7 @@ export class Detail {
     return h("div", { class: "alert-chart" }, this.panel.element);
   }
 
-  private facts(alert: Alert): HTMLElement {
+  private facts(alert: AlertRow): HTMLElement {
     const now = this.run.live.now();
     const end = alert.until ?? (this.ended() ? (this.run.live.status?.heard ?? now) : now);
     const evidence = alert.evidence;
@@ -161,8 +161,10 @@ export class Detail {
   }
 
   /** Return the history of its states. */
-  private course(alert: Alert, now: number): HTMLElement | null {
-    const { transitions } = alert as Alert & { transitions?: { time: number | null; state: string; text: string }[] };
+  private course(alert: AlertRow, now: number): HTMLElement | null {
+    const { transitions } = alert as AlertRow & {
+      transitions?: { time: number | null; state: string; text: string }[];
+    };
     if (!transitions?.length) return null;
     return h(
       "ol",

@@ -1,7 +1,7 @@
 /** Alerts of a run: active and past alerts, each with its chart, remedy and actions. */
 
 import "./alerts.css";
-import { type Alert, changeAlert, reason } from "../api.ts";
+import { type AlertRow, changeAlert, reason } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import { ABSENT, ago, duration, moment } from "../format.ts";
 import type { Place } from "../router.ts";
@@ -38,7 +38,7 @@ class AlertsView implements Mounted {
   );
   private readonly detail: Detail;
   private readonly stops: (() => void)[] = [];
-  private alerts: Alert[] | null = null;
+  private alerts: AlertRow[] | null = null;
   private drawn = "";
 
   constructor(
@@ -118,7 +118,7 @@ class AlertsView implements Mounted {
       : empty("No active alerts", "Past alerts are in the history.");
   }
 
-  private row(alert: Alert, chosen: boolean): HTMLElement {
+  private row(alert: AlertRow, chosen: boolean): HTMLElement {
     const now = this.run.live.now();
     const lasted = alert.since === null || alert.until === null ? ABSENT : duration(alert.until - alert.since);
     const when =
@@ -161,7 +161,7 @@ class AlertsView implements Mounted {
     );
   }
 
-  private async order(alert: Alert | null, action: "ack" | "silence" | "test", seconds: number): Promise<void> {
+  private async order(alert: AlertRow | null, action: "ack" | "silence" | "test", seconds: number): Promise<void> {
     const body = {
       run: this.run.key,
       action,

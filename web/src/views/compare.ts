@@ -1,7 +1,7 @@
 /** Compare two to twenty runs: common charts, differences of their numbers and of their configuration. */
 
 import "./compare.css";
-import { type Comparison, json, type Metrics, reason } from "../api.ts";
+import { json, type Metrics, type RunComparison, reason } from "../api.ts";
 import type { Axis } from "../chart.ts";
 import { ChartControls } from "../chart_controls.ts";
 import { ChartLink, zoomOf, zoomText } from "../chart_link.ts";
@@ -41,7 +41,7 @@ class CompareView implements Mounted {
   private unfollow = (): void => undefined;
   private keys: string[] = [];
   private names: Metrics[] = [];
-  private comparison: Comparison | null = null;
+  private comparison: RunComparison | null = null;
   private drawn = "";
   private turn = 0;
 
@@ -132,7 +132,7 @@ class CompareView implements Mounted {
     }
   }
 
-  private drawFacts(comparison: Comparison): void {
+  private drawFacts(comparison: RunComparison): void {
     fill(
       this.legend,
       comparison.runs.map((run, place) =>
@@ -176,7 +176,7 @@ class CompareView implements Mounted {
   }
 
   /** Lay out the charts: quality first, then speed. */
-  private drawCharts(found: Shared[], comparison: Comparison, curves: Curves): void {
+  private drawCharts(found: Shared[], comparison: RunComparison, curves: Curves): void {
     for (const panel of this.panels.keys()) panel.stop();
     const called = new Map(comparison.runs.map((run, place) => [run.key, { name: run.name || run.id, place }]));
     const shown = found.slice(0, MOST_CHARTS);

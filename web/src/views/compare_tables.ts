@@ -1,6 +1,6 @@
 /** The tables of a comparison: numbers with their differences, phases of a step, configuration. */
 
-import type { ComparedRun, Comparison, Quantity } from "../api.ts";
+import type { ComparedRun, Quantity, RunComparison } from "../api.ts";
 import { fill, h } from "../dom.ts";
 import { ABSENT, change, duration, value } from "../format.ts";
 import { phaseBar, phaseColour, stateMark } from "../widgets.ts";
@@ -56,7 +56,7 @@ export function runMark(run: ComparedRun, place: number, href: string, orders: M
   );
 }
 
-function head(comparison: Comparison, first: string): HTMLElement {
+function head(comparison: RunComparison, first: string): HTMLElement {
   return h(
     "thead",
     {},
@@ -80,7 +80,7 @@ function head(comparison: Comparison, first: string): HTMLElement {
 const FEW = 8;
 
 /** Return the table of numbers; each cell shows the difference to the first run, and whether it exceeds the noise. */
-export function numbersTable(comparison: Comparison): HTMLElement | null {
+export function numbersTable(comparison: RunComparison): HTMLElement | null {
   const { numbers } = comparison;
   if (!numbers.length) return null;
   const body = h("tbody", {});
@@ -155,7 +155,7 @@ function range(difference: { low: number | null; high: number | null }): HTMLEle
 }
 
 /** Return the mean step of each run as a bar of its phases, all on one scale. */
-export function phasesTable(comparison: Comparison): HTMLElement | null {
+export function phasesTable(comparison: RunComparison): HTMLElement | null {
   const totals = comparison.phases.map((phases) => phases.reduce((sum, phase) => sum + (phase.mean ?? 0), 0));
   const most = Math.max(...totals, 0);
   if (most <= 0) return null;
@@ -193,11 +193,11 @@ export function phasesTable(comparison: Comparison): HTMLElement | null {
 }
 
 /** Return the settings that differ, and on demand the others. */
-export function configTable(comparison: Comparison): HTMLElement | null {
+export function configTable(comparison: RunComparison): HTMLElement | null {
   if (!comparison.config.length) return null;
   const different = comparison.config.filter((row) => !row.same);
   const body = h("tbody", {});
-  const row = (one: Comparison["config"][number]): HTMLElement =>
+  const row = (one: RunComparison["config"][number]): HTMLElement =>
     h(
       "tr",
       { class: one.same ? "soft" : "" },

@@ -1,7 +1,7 @@
 /** Export the data as files, as pictures, or as Python, SQL and shell code that reads the same numbers. */
 
 import "./export.css";
-import { json, type Metric, type Recipe, reason } from "../api.ts";
+import { json, type MetricRow, type Recipe, reason } from "../api.ts";
 import { zoomOf } from "../chart_link.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import { short, value } from "../format.ts";
@@ -46,7 +46,7 @@ class ExportView implements Mounted {
     on: { input: () => this.page.router.param({ q: this.search.value }) },
   });
   private panels: Panel[] = [];
-  private metrics: Metric[] | null = null;
+  private metrics: MetricRow[] | null = null;
   private drawn = "";
   private turn = 0;
   private readonly stops: (() => void)[] = [];
@@ -127,7 +127,7 @@ class ExportView implements Mounted {
     this.page.router.go({ params });
   }
 
-  private matching(): Metric[] {
+  private matching(): MetricRow[] {
     const words = (this.page.router.place.params.get("q") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
     return (this.metrics ?? []).filter((metric) => words.every((word) => metric.name.toLowerCase().includes(word)));
   }
@@ -173,7 +173,7 @@ class ExportView implements Mounted {
     void this.drawRecipe(names);
   }
 
-  private line(metric: Metric, chosen: string[]): HTMLElement {
+  private line(metric: MetricRow, chosen: string[]): HTMLElement {
     const on = chosen.includes(metric.name);
     const box = h("input", {
       attrs: { type: "checkbox", checked: on },

@@ -1,6 +1,6 @@
 /** One tile per GPU: utilization, memory, temperature, power and throttling. */
 
-import type { Machine } from "../api.ts";
+import type { RunMachine } from "../api.ts";
 import { fill, h, setAttr, setText, show } from "../dom.ts";
 import { ABSENT, bytes, share, value } from "../format.ts";
 import { throttled } from "./throttling.ts";
@@ -92,7 +92,7 @@ export class GpuGrid {
   private tiles = new Map<string, Tile>();
   private shown = "";
 
-  draw(gpus: Machine["gpus"]): void {
+  draw(gpus: RunMachine["gpus"]): void {
     const key = JSON.stringify(gpus.map((gpu) => [gpu.node, gpu.index, gpu.name]));
     if (key !== this.shown) {
       this.shown = key;

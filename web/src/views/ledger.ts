@@ -1,7 +1,7 @@
 /** The ledger of a run: where time, money and energy went, what was wasted, and what would save some. */
 
 import "./ledger.css";
-import { json, type Ledger, type Status } from "../api.ts";
+import { json, type RunLedger, type RunStatus } from "../api.ts";
 import { CachedAnswer } from "../cached_answer.ts";
 import { type Child, fill, h } from "../dom.ts";
 import { ABSENT, amount, capital, count, duration, number, share, value } from "../format.ts";
@@ -16,7 +16,7 @@ const JOULES_PER_KWH = 3.6e6;
 const MOST = 12;
 
 class LedgerView implements Mounted {
-  private readonly ledger: CachedAnswer<Ledger>;
+  private readonly ledger: CachedAnswer<RunLedger>;
   private readonly problem = h("div");
   private readonly numbers = h("dl", { class: "ledger-numbers" }, skeleton(2));
   private readonly classes = h("div", { class: "ledger-classes" }, skeleton(6));
@@ -45,7 +45,7 @@ class LedgerView implements Mounted {
   }
 
   /** Load again while the run is running, and once after its end. */
-  private follow(status: Status): void {
+  private follow(status: RunStatus): void {
     const [before, now] = [this.state, performance.now()];
     this.state = status.state;
     const due = status.state === "running" && now - this.askedAt > Math.max(ASK_MS, ASK_SHARE * this.ledger.took);
@@ -78,7 +78,7 @@ class LedgerView implements Mounted {
 }
 
 /** Return the figures at the top: label, text, note and definition. */
-function numbers(found: Ledger): [string, string, string, string][] {
+function numbers(found: RunLedger): [string, string, string, string][] {
   const { money, energy, forecast, definitions } = found;
   const ways = [
     many(found.attempts.length, "attempt"),
@@ -124,13 +124,13 @@ function numbers(found: Ledger): [string, string, string, string][] {
   return rows;
 }
 
-function energyNote(energy: NonNullable<Ledger["energy"]>): string {
+function energyNote(energy: NonNullable<RunLedger["energy"]>): string {
   const co2 = energy.co2_kg === null ? "" : `${number(energy.co2_kg, 3)} kg CO₂ (${energy.region}), `;
   const seen = energy.covered_ratio > 0.98 ? "" : `, measured ${share(energy.covered_ratio)} of the time`;
   return `${co2}by ${energy.sources.join(", ")}${seen}`;
 }
 
-function classes(found: Ledger): Child {
+function classes(found: RunLedger): Child {
   const rows = shares(found.seconds, found.wall_seconds);
   if (!rows.length) return empty("No data yet", "The run has just started.");
   const { money, energy } = found;
@@ -178,7 +178,7 @@ function classes(found: Ledger): Child {
   return [bar, h("div", { class: "scroll" }, table(columns, rows))];
 }
 
-function wasted(found: Ledger): Child {
+function wasted(found: RunLedger): Child {
   const rows = found.wasted.filter((one) => (one.share ?? 0) >= 0.01).slice(0, 4);
   const { money } = found;
   if (!rows.length)
@@ -222,7 +222,7 @@ function wasted(found: Ledger): Child {
   );
 }
 
-function advice(found: Ledger): Child {
+function advice(found: RunLedger): Child {
   if (!found.advice.length) return null;
   return card(
     "Advice",
@@ -249,12 +249,12 @@ function advice(found: Ledger): Child {
   );
 }
 
-function attempts(found: Ledger): Child {
+function attempts(found: RunLedger): Child {
   if (found.attempts.length < 2) return null;
   const of = (name: string) => ({
     title: classLabel(name),
     class: "num",
-    cell: (one: Ledger["attempts"][number]) => duration(one.classes[name] ?? 0),
+    cell: (one: RunLedger["attempts"][number]) => duration(one.classes[name] ?? 0),
   });
   return card(
     "Attempts",

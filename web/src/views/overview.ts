@@ -1,7 +1,7 @@
 /** A run at a glance: verdict, progress, where the time of a step goes, and recent events. */
 
 import "./overview.css";
-import { type Alert, type Diagnosis, type Head, json, type Status } from "../api.ts";
+import { type AlertRow, type Diagnosis, json, type RunHead, type RunStatus } from "../api.ts";
 import { CachedAnswer } from "../cached_answer.ts";
 import type { Axis } from "../chart.ts";
 import { zoomText } from "../chart_link.ts";
@@ -184,7 +184,7 @@ class OverviewView implements Mounted {
     this.diagnosis.refresh();
   }
 
-  private drawPhases(head: Head): void {
+  private drawPhases(head: RunHead): void {
     const { time } = head;
     const figures = time ? (["mean", "p50", "p95", "max"] as const).filter((key) => time.step[key] !== null) : [];
     setText(this.phaseNote, figures.map((key) => `${key} ${duration(time?.step[key])}`).join(" · "));
@@ -214,7 +214,7 @@ class OverviewView implements Mounted {
   }
 
   /** Recent events and changes of metrics, the newest first. */
-  private drawChanges(head: Head, found: Diagnosis | null): void {
+  private drawChanges(head: RunHead, found: Diagnosis | null): void {
     const sorted = [...head.changes, ...(found?.changes ?? [])].sort(
       (one, other) => (other.time ?? 0) - (one.time ?? 0),
     );
@@ -238,7 +238,7 @@ class OverviewView implements Mounted {
     return time === null ? "" : begun ? `+${duration(time - begun)}` : moment(time);
   }
 
-  private drawProgress(status: Status): void {
+  private drawProgress(status: RunStatus): void {
     show(this.bar.parentElement as HTMLElement, status.progress !== null);
     this.bar.style.transform = `scaleX(${status.progress ?? 0})`;
     const total = status.total_steps ? ` of ${count(status.total_steps)}` : "";
@@ -273,7 +273,7 @@ class OverviewView implements Mounted {
     );
   }
 
-  private alert(one: Alert): HTMLElement {
+  private alert(one: AlertRow): HTMLElement {
     const href = this.page.router.link({ view: "alerts", params: new URLSearchParams({ alert: one.alert }) });
     const running = this.run.live.status?.state === "running";
     return h(
@@ -325,7 +325,7 @@ class OverviewView implements Mounted {
     for (const panel of this.panels.values()) panel.setMarkers(markers);
   }
 
-  private facts(head: Head): Child {
+  private facts(head: RunHead): Child {
     const several = head.ranks.length > 1 || head.ranks.some((rank) => rank.lost);
     return [
       several

@@ -1,6 +1,6 @@
 /** The processes of the run: resources of each rank. */
 
-import type { Machine } from "../api.ts";
+import type { RunMachine } from "../api.ts";
 import { fill, h, setText } from "../dom.ts";
 import { ABSENT, value } from "../format.ts";
 import { stateMark } from "../widgets.ts";
@@ -20,7 +20,7 @@ export class ProcessTable {
   private cells = new Map<string, HTMLElement>();
   private shown = "";
 
-  draw(processes: Machine["processes"]): void {
+  draw(processes: RunMachine["processes"]): void {
     const columns = COLUMNS.filter(([key]) =>
       processes.some((process) => process.metrics[key] !== null && process.metrics[key] !== undefined),
     );
@@ -44,9 +44,9 @@ export class ProcessTable {
     if (cell) setText(cell, amount === null ? ABSENT : value(amount, cell.dataset.unit ?? ""));
   }
 
-  private build(processes: Machine["processes"], columns: [string, string, string][]): void {
+  private build(processes: RunMachine["processes"], columns: [string, string, string][]): void {
     this.cells.clear();
-    const row = ({ rank, pid, state }: Machine["processes"][number]): HTMLElement =>
+    const row = ({ rank, pid, state }: RunMachine["processes"][number]): HTMLElement =>
       h(
         "tr",
         {},

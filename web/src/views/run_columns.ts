@@ -1,6 +1,6 @@
 /** The columns of the table of runs. */
 
-import type { Row } from "../api.ts";
+import type { RunRow } from "../api.ts";
 import { type Child, h } from "../dom.ts";
 import { ABSENT, ago, count, duration, moment, number, share, short } from "../format.ts";
 import { icon, severityMark, sparkline, stateMark } from "../widgets.ts";
@@ -20,15 +20,15 @@ export interface Column {
   class: string;
   /** Sorted from the largest value by default. */
   down?: boolean;
-  sort(row: Row): number | string | null;
-  cell(row: Row, context: Context): Child;
+  sort(row: RunRow): number | string | null;
+  cell(row: RunRow, context: Context): Child;
 }
 
 export const FAILED = new Set(["failed", "killed", "oom-killed", "preempted", "lost", "broken"]);
 const STAR = "M8 2.2l1.8 3.7 4 .6-2.9 2.9.7 4L8 11.5l-3.6 1.9.7-4L2.2 6.5l4-.6z";
 
 /** A number of the card; a placeholder while it is loading, so that nothing moves later. */
-function late(row: Row, show: (card: NonNullable<Row["card"]>) => Child): Child {
+function late(row: RunRow, show: (card: NonNullable<RunRow["card"]>) => Child): Child {
   return row.card ? show(row.card) : row.state === "broken" ? ABSENT : h("div", { class: "bone short" });
 }
 
@@ -37,13 +37,13 @@ function two(main: Child, more: Child): Child {
 }
 
 /** Return project, id (if the name differs) and the cause of a failure. */
-function whence(row: Row): Child {
+function whence(row: RunRow): Child {
   const id = row.id === row.name ? "" : row.id;
   const rest = [row.cause || id, row.attempts > 1 ? `${row.attempts} attempts` : ""].filter(Boolean).join(" · ");
   return [h("span", { class: row.cause ? "" : "run-project" }, row.project, row.project && rest ? " · " : ""), rest];
 }
 
-function progress(row: Row): number | null {
+function progress(row: RunRow): number | null {
   const total = row.card?.total_steps;
   return total && row.step !== null ? Math.min(1, (row.step + 1) / total) : null;
 }
@@ -229,7 +229,7 @@ export const COLUMNS: readonly Column[] = [
 const OPTIONAL = ["rate", "loss", "spark", "gpu", "cost", "alert"];
 
 /** Return the columns that are empty for all runs; none while a run is loading. */
-export function emptyColumns(rows: readonly Row[]): string[] {
+export function emptyColumns(rows: readonly RunRow[]): string[] {
   if (!rows.length || rows.some((row) => !row.card && row.state !== "broken")) return [];
   return OPTIONAL.filter((key) => rows.every((row) => columnOf(key)?.sort(row) === null));
 }

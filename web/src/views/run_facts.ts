@@ -1,6 +1,6 @@
 /** Configuration and environment of a run. */
 
-import type { Head } from "../api.ts";
+import type { RunHead } from "../api.ts";
 import { type Child, h } from "../dom.ts";
 import { ABSENT, moment, value } from "../format.ts";
 import { card } from "../widgets.ts";
@@ -44,7 +44,7 @@ function words(data: unknown): string {
 }
 
 /** Return the environment of a run. */
-export function machineFacts(head: Head): Child {
+export function machineFacts(head: RunHead): Child {
   const { run } = head;
   const memory = typeof run.memory === "number" ? value(run.memory, "bytes") : words(run.memory);
   const rows: [string, string, boolean?][] = [

@@ -1,6 +1,6 @@
 /** Choose runs from a searchable list. The first chosen run is the base. */
 
-import { type Row, reason, runsSince } from "../api.ts";
+import { type RunRow, reason, runsSince } from "../api.ts";
 import { fill, h, setText } from "../dom.ts";
 import { ABSENT, number } from "../format.ts";
 import { failure, skeleton, stateMark } from "../widgets.ts";
@@ -8,7 +8,7 @@ import { failure, skeleton, stateMark } from "../widgets.ts";
 const SHOWN = 60;
 
 /** Return the rows whose name, id, project or state contain all words. */
-export function matchingRuns(rows: Row[], words: string): Row[] {
+export function matchingRuns(rows: RunRow[], words: string): RunRow[] {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   return rows.filter((row) => {
     const text = `${row.name} ${row.id} ${row.project} ${row.state}`.toLowerCase();
@@ -24,7 +24,7 @@ export class Picker {
     attrs: { type: "search", placeholder: "Find a run", "aria-label": "Find a run" },
     on: { input: () => this.draw(), focus: () => this.open(true) },
   });
-  private rows: Row[] | null = null;
+  private rows: RunRow[] | null = null;
   private keys: string[] = [];
   private stopped = false;
   private timer = 0;
@@ -116,7 +116,7 @@ export class Picker {
     );
   }
 
-  private line(row: Row): HTMLElement {
+  private line(row: RunRow): HTMLElement {
     const box = h("input", {
       attrs: { type: "checkbox", checked: this.keys.includes(row.key) },
       on: { change: () => this.toggle(row.key) },

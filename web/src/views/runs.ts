@@ -1,7 +1,7 @@
 /** The table of runs: only visible rows are in the document, so a thousand runs are as fast as ten. */
 
 import "./runs.css";
-import { type Row, reason, runsSince } from "../api.ts";
+import { type RunRow, reason, runsSince } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import type { Place } from "../router.ts";
 import { search } from "../search.ts";
@@ -17,10 +17,10 @@ const OVERSCAN = 14;
 const SLACK = 9;
 const PINS = "stepscope-pins";
 
-type Item = { group: string; many: number } | { row: Row };
+type Item = { group: string; many: number } | { row: RunRow };
 
 class RunsView implements Mounted {
-  private rows = new Map<string, Row>();
+  private rows = new Map<string, RunRow>();
   private items: Item[] = [];
   private chosen = "";
   private pins: Set<string>;
@@ -31,7 +31,7 @@ class RunsView implements Mounted {
   private complete = false;
   private reading = 0;
 
-  private held = new Map<string, { row: Row; key: string; element: HTMLTableRowElement }>();
+  private held = new Map<string, { row: RunRow; key: string; element: HTMLTableRowElement }>();
   private readonly search = search("Search runs", (query) => {
     this.chosen = "";
     this.page.router.param({ q: query });
@@ -179,7 +179,7 @@ class RunsView implements Mounted {
     });
     const column = columnOf(params.get("sort") ?? "");
     const down = (params.get("order") ?? (column?.down ? "down" : "up")) === "down" ? -1 : 1;
-    const order = (one: Row, other: Row): number => {
+    const order = (one: RunRow, other: RunRow): number => {
       const pinned = Number(this.pins.has(other.key)) - Number(this.pins.has(one.key));
       if (pinned) return pinned;
       if (column) return absentLast(column.sort(one), column.sort(other), down) || newest(one, other);
@@ -325,7 +325,7 @@ class RunsView implements Mounted {
     while (this.body.children.length > next.length) this.body.lastElementChild?.remove();
   }
 
-  private element(row: Row): HTMLTableRowElement {
+  private element(row: RunRow): HTMLTableRowElement {
     const ticked = this.ticked().includes(row.key);
     const key = `${this.pins.has(row.key)} ${ticked} ${row.key === this.chosen}`;
     const held = this.held.get(row.key);
@@ -353,7 +353,7 @@ class RunsView implements Mounted {
     return element;
   }
 
-  private clicked(event: MouseEvent, row: Row): void {
+  private clicked(event: MouseEvent, row: RunRow): void {
     const target = event.target as HTMLElement;
     if (target.closest("a, button, input, label") || getSelection()?.toString()) return;
     this.open(row.key);
@@ -449,7 +449,7 @@ function storedPins(): string[] {
   }
 }
 
-function newest(one: Row, other: Row): number {
+function newest(one: RunRow, other: RunRow): number {
   return (other.created ?? 0) - (one.created ?? 0) || (one.key < other.key ? -1 : 1);
 }
 
@@ -460,9 +460,9 @@ function absentLast(one: number | string | null, other: number | string | null, 
   return (one < other ? -1 : 1) * sign;
 }
 
-function grouped(rows: Row[], by: string): Item[] {
+function grouped(rows: RunRow[], by: string): Item[] {
   if (by !== "project" && by !== "state") return rows.map((row) => ({ row }));
-  const groups = new Map<string, Row[]>();
+  const groups = new Map<string, RunRow[]>();
   for (const row of rows) groups.set(row[by], [...(groups.get(row[by]) ?? []), row]);
   return [...groups].flatMap(([group, some]) => [
     { group: group || "(none)", many: some.length },

@@ -1,6 +1,6 @@
 /** The metrics that several runs have in common. */
 
-import type { Metric, Metrics } from "../api.ts";
+import type { MetricRow, Metrics } from "../api.ts";
 
 export interface Shared {
   name: string;
@@ -46,7 +46,7 @@ export function shared(all: Metrics[]): Shared[] {
 /** Metrics that only count progress. */
 const COUNTER = /(^|[/_.])(epochs?|(global_)?steps?|iterations?|samples|tokens)(_seen|_total)?$/i;
 
-function isTime(metric: Metric): boolean {
+function isTime(metric: MetricRow): boolean {
   return (
     metric.source === "phase" ||
     metric.kind === "duration" ||

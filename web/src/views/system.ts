@@ -1,7 +1,7 @@
 /** The machine of a run: current values of the GPUs, and machine metrics over time next to the training's charts. */
 
 import "./system.css";
-import { json, type Machine, reason } from "../api.ts";
+import { json, type RunMachine, reason } from "../api.ts";
 import type { Frame } from "../binary.ts";
 import type { CurveBuffer } from "../curve_buffer.ts";
 import { fill, h } from "../dom.ts";
@@ -34,7 +34,7 @@ class SystemView implements Mounted {
   private heat: Heatmap | null = null;
   private grid: GpuGrid | null = null;
   private processes: ProcessTable | null = null;
-  private machine: Machine | null = null;
+  private machine: RunMachine | null = null;
   private asked = 0;
   private stopped = false;
   private readonly stops: (() => void)[] = [];
@@ -123,7 +123,7 @@ class SystemView implements Mounted {
     }
   }
 
-  private drawNow(machine: Machine): void {
+  private drawNow(machine: RunMachine): void {
     if (!machine.groups.length && !machine.gpus.length) {
       fill(
         this.now,
@@ -177,7 +177,7 @@ class SystemView implements Mounted {
     fill(this.rest, single, this.processes?.element ?? null, this.machine ? this.absent(this.machine) : null);
   }
 
-  private drawCharts(machine: Machine): void {
+  private drawCharts(machine: RunMachine): void {
     for (const panel of this.panels) panel.stop();
     this.heat?.stop();
     this.heat = null;
@@ -199,7 +199,7 @@ class SystemView implements Mounted {
     this.place();
   }
 
-  private panel(group: Machine["groups"][number]): Panel {
+  private panel(group: RunMachine["groups"][number]): Panel {
     const names = group.limit && !group.names.includes(group.limit) ? [...group.names, group.limit] : group.names;
     const called = labels(group.names);
     const label = (held: CurveBuffer): string =>
@@ -222,7 +222,7 @@ class SystemView implements Mounted {
     });
   }
 
-  private absent(machine: Machine): HTMLElement | null {
+  private absent(machine: RunMachine): HTMLElement | null {
     const reasons = new Map<string, string>();
     for (const node of machine.nodes) for (const [what, why] of Object.entries(node.absent)) reasons.set(what, why);
     if (!reasons.size) return null;

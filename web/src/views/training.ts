@@ -1,7 +1,7 @@
 /** One chart per metric of a run: grouped, searchable, on one axis. */
 
 import "./training.css";
-import { json, type Metric } from "../api.ts";
+import { json, type MetricRow } from "../api.ts";
 import { ChartControls, optionsOf } from "../chart_controls.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import { count, duration, moment } from "../format.ts";
@@ -181,7 +181,7 @@ class TrainingView implements Mounted {
   }
 
   /** Load the metric `epoch`, if there is one, to mark epochs. */
-  private followEpochs(names: readonly Metric[]): void {
+  private followEpochs(names: readonly MetricRow[]): void {
     if (this.epochs || !names.some((metric) => metric.name === "epoch")) return;
     this.epochs = true;
     this.stops.push(this.run.curves.watch("epoch", 400, () => this.mark()));
@@ -274,8 +274,8 @@ class TrainingView implements Mounted {
     );
   }
 
-  private grouped(metrics: Metric[], shut: Set<string>): HTMLElement[] {
-    const groups = new Map<string, Metric[]>();
+  private grouped(metrics: MetricRow[], shut: Set<string>): HTMLElement[] {
+    const groups = new Map<string, MetricRow[]>();
     for (const metric of metrics) groups.set(metric.group, [...(groups.get(metric.group) ?? []), metric]);
     const found = [...groups].map(([group, some]) =>
       this.group(group, group || "Main", `${some.length}`, shut, () =>
@@ -325,7 +325,7 @@ class TrainingView implements Mounted {
     );
   }
 
-  private panel(metric: Metric): Panel {
+  private panel(metric: MetricRow): Panel {
     const held = this.panels.get(metric.name);
     if (held) return held;
     const { name } = metric;

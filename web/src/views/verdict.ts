@@ -1,6 +1,6 @@
 /** The verdict on a run: its state, then the findings of the diagnosis with evidence and remedy. */
 
-import type { Diagnosis, Finding, Status } from "../api.ts";
+import type { Diagnosis, FindingRow, RunStatus } from "../api.ts";
 import type { Range } from "../chart_link.ts";
 import { type Child, h } from "../dom.ts";
 import { capital, count, duration, share } from "../format.ts";
@@ -10,7 +10,7 @@ const GRAVE: Record<string, string> = { critical: "critical", error: "critical",
 const MOST = 5;
 
 /** Return the style of the verdict. */
-export function toneOfVerdict(status: Status, found: Diagnosis | null): string {
+export function toneOfVerdict(status: RunStatus, found: Diagnosis | null): string {
   const ended = status.state !== "running" && status.state !== "finished";
   if (ended) return toneOf(status.state);
   const grave = GRAVE[primaryOf(found)?.severity ?? ""];
@@ -21,13 +21,13 @@ export function toneOfVerdict(status: Status, found: Diagnosis | null): string {
       : toneOf(status.state, status.cause);
 }
 
-function primaryOf(found: Diagnosis | null): Finding | null {
+function primaryOf(found: Diagnosis | null): FindingRow | null {
   return found?.findings.find((one) => one.kind === found.primary) ?? null;
 }
 
 /** Return the verdict as elements; `link` returns the address of a range of steps. */
 export function verdict(
-  status: Status,
+  status: RunStatus,
   found: Diagnosis | null,
   waiting: boolean,
   link: (range: Range) => string,
@@ -59,13 +59,13 @@ export function verdict(
   ];
 }
 
-function stateText(status: Status): string {
+function stateText(status: RunStatus): string {
   if (status.state === "running") return "The run is running.";
   if (status.state === "finished") return status.cause ? `The run finished, but ${status.cause}` : "The run finished.";
   return status.cause || `The run ended: ${status.state}.`;
 }
 
-function main(one: Finding, link: (range: Range) => string): Child {
+function main(one: FindingRow, link: (range: Range) => string): Child {
   const facts = [
     one.expected_gain ?? "",
     one.cost_seconds ? `cost ${duration(one.cost_seconds)} so far` : "",
@@ -86,7 +86,7 @@ function main(one: Finding, link: (range: Range) => string): Child {
   ];
 }
 
-function also(one: Finding, link: (range: Range) => string): HTMLElement {
+function also(one: FindingRow, link: (range: Range) => string): HTMLElement {
   return h(
     "li",
     {},
@@ -100,14 +100,14 @@ function also(one: Finding, link: (range: Range) => string): HTMLElement {
   );
 }
 
-function rangeOf(one: Finding): Range | null {
+function rangeOf(one: FindingRow): Range | null {
   const range = one.evidence.range;
   if (!Array.isArray(range) || range.length !== 2) return null;
   const [from, to] = range.map(Number);
   return from !== undefined && to !== undefined && Number.isFinite(from) && to > from ? [from, to] : null;
 }
 
-function evidence(one: Finding, link: (range: Range) => string): Child {
+function evidence(one: FindingRow, link: (range: Range) => string): Child {
   const range = rangeOf(one);
   return range ? h("a", { attrs: { href: link(range) } }, `show steps ${count(range[0])} to ${count(range[1])}`) : null;
 }
