@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stepscope.store.reader import Past
-from stepscope.views.alert_list import alert_list
-from stepscope.views.event_list import EventCount, event_list, last_texts, line_of, text_list
+from stepscope.views.event_list import EventCount, alert_list, event_list, last_texts, line_of, text_list
 from tests.exporters.recorded import make_run, tell
 
 

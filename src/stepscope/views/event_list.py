@@ -1,4 +1,4 @@
-"""The events of a run: counted as its files grow, and listed as readable lines; its histograms."""
+"""The events of a run: counted as its files grow, and listed as readable lines; its alerts and histograms."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from stepscope.alerts.delivery.outbox import deliveries
+from stepscope.alerts.evaluation.history import ACTIVE, alerts_of
 from stepscope.core.events import fits, is_users, ours
 from stepscope.store.events import decode_event
 
@@ -34,6 +36,8 @@ TEXTS = "log"
 ALERT = b'"alert"'
 ALERT_TEXT = 300
 """Maximum characters of an alert."""
+MOST_ALERTS, MOST_CHANGES = 1000, 50
+"""Maximum alerts that are listed (active ones first, then the newest), and changes of each (the newest)."""
 MOST_BYTES = 1 << 24
 """Maximum bytes of events read per poll; the rest waits for the next."""
 
@@ -76,6 +80,14 @@ def _texts(event: dict[str, Any]) -> dict[str, str]:
     return {
         str(name): value if isinstance(value, str) else json.dumps(value, default=str) for name, value in values.items()
     }
+
+
+def alert_list(past: Past) -> dict[str, Any]:
+    """Return the alerts of a run, active ones first, then the newest first, and the state of its notifications."""
+    rows = alerts_of(past.events("alert"))
+    rows.sort(key=lambda row: row["state"] not in ACTIVE)
+    shown = [{**row, "transitions": row["transitions"][-MOST_CHANGES:]} for row in rows[:MOST_ALERTS]]
+    return {"total": len(rows), "alerts": shown, "deliveries": deliveries(past.path)[:MOST_ALERTS]}
 
 
 def text_list(past: Past, limit: int = 500) -> list[dict[str, Any]]:

@@ -10,8 +10,7 @@ from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import read_nodes
 from stepscope.views.buckets import Buckets, buckets_of
-from stepscope.views.machine_facts import machine_names
-from stepscope.views.overview import attempts
+from stepscope.views.overview import attempts, machine_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

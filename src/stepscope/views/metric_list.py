@@ -14,8 +14,7 @@ from stepscope.store.machine import declared
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import read_nodes
 from stepscope.views.buckets import Buckets, buckets_of
-from stepscope.views.machine_facts import machine_names
-from stepscope.views.overview import FIRST, OWN, PHASE, importance
+from stepscope.views.overview import FIRST, OWN, PHASE, importance, machine_names
 from stepscope.views.pace import SAMPLES, STEP
 from stepscope.views.run_card import headline
 

@@ -161,9 +161,9 @@ def _resources(past: Past, listed: list[dict[str, Any]]) -> dict[str, Any]:
 
 def markers(facts: dict[str, Any], most: int = 60) -> list[dict[str, Any]]:
     """Return the marks on charts: step, time, text and kind of some events, the newest last."""
-    kinds = {"checkpoint": "checkpoint", "alert": "alert", "attempt": "attempt"}
+    own = ("checkpoint", "alert", "attempt")
     return [
-        {"step": one["step"], "time": one["time"], "text": one["text"], "kind": kinds.get(one["kind"], "event")}
+        {**{key: one[key] for key in ("step", "time", "text")}, "kind": one["kind"] if one["kind"] in own else "event"}
         for one in facts["events"]
         if one["kind"] in MARKED and one["data"].get("state") in (None, "firing")
     ][-most:]

@@ -39,14 +39,9 @@ SOME = 8
 SEVERITIES = ("info", "warning", "critical")
 
 
-def card(past: Past) -> dict[str, Any]:
-    """Return rate, samples per second, loss, its curve, GPU use, and progress."""
-    return card_of(past, past.names())
-
-
-def card_of(past: Past, names: Iterable[str]) -> dict[str, Any]:
-    """Return the card of a run whose metrics are known already."""
-    known = list(names)
+def card(past: Past, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return rate, samples per second, loss, its curve, GPU use, and progress; `names` are its metrics, if known."""
+    known = list(past.names() if names is None else names)
     folder = RunFolder(past.path)
     stands = standing(read_nodes(folder)[0])
     events = EventCount(folder)

@@ -11,11 +11,10 @@ from stepscope.store.states import read_nodes
 from stepscope.views import overview
 from stepscope.views.buckets import buckets_of
 from stepscope.views.event_list import QUIET, TEXTS, EventCount, line_of
-from stepscope.views.machine_facts import end as end_of
-from stepscope.views.machine_facts import machine_names
 from stepscope.views.metric_list import first_look
 from stepscope.views.pace import STEP
-from stepscope.views.run_card import card_of, status
+from stepscope.views.run_card import card as card_of
+from stepscope.views.run_card import status
 from stepscope.views.run_list import row
 
 if TYPE_CHECKING:
@@ -48,9 +47,9 @@ def run_head(past: Past, first: tuple[str, ...] = ()) -> dict[str, Any]:
         "numbers": key_numbers(now, card),
         "time": step_time(past, counts),
         "throughput": overview.throughput(past, counts),
-        "important": first_look(past, names, machine_names(past, counts), first),
+        "important": first_look(past, names, overview.machine_names(past, counts), first),
         "changes": changes(past),
-        "end": end_of(past, ranks, now["step"]) if ended else None,
+        "end": overview.end(past, ranks, now["step"]) if ended else None,
         "points": sum(counts.values()),
         "problems": [*past.known_problems][:50],
         "definitions": overview.DEFINITIONS,

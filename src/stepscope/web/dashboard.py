@@ -45,10 +45,8 @@ class MonitoringDashboard:
     def __init__(self, heading: str = HEADING, *, token_file: Path | None = None) -> None:
         """Begin without data.
 
-        Args:
-            heading: title of the page.
-            token_file: file with the token of the page, created if it is missing. By default the token is new at each
-                start on loopback, and stored in the user's settings for other addresses.
+        The token of the page is in `token_file`, which is created if it is missing. By default the token is new at each
+        start on loopback, and stored in the user's settings for other addresses.
         """
         self.heading = heading
         self.metrics_data: list[dict[str, Any]] = []
@@ -78,10 +76,7 @@ class MonitoringDashboard:
         return {"data": [processor, gpu], "layout": layout}
 
     def run(self, host: str = "localhost", port: int = 8050) -> None:
-        """Serve the page until interrupted.
-
-        Raises StepscopeError if the port is in use; the message names the process.
-        """
+        """Serve the page until interrupted. Raises StepscopeError, with the process, if the port is in use."""
         if not 0 <= port <= 65535:
             raise UsageError(f"serve on {port}", "ports are 0 to 65535", "take port=8050")
         token = token_for(host, self._token_file)

@@ -73,29 +73,26 @@ async def metrics(site: Site, _parameters: given.NoParameters, _request: Request
         "reads_cancelled": ("reads cancelled because the client left or the deadline passed", pool.cancelled),
     }
     states = Counter(row["state"] for row in site.runs.rows()["rows"])
+    by_state = [Sample(label_set({"state": state}), number) for state, number in states.items()]
     families = [
-        *(Family(f"stepscope_web_{name}", COUNTER, text, [Sample("", n)]) for name, (text, n) in counters.items()),
+        *(Family(f"stepscope_web_{name}", COUNTER, what, [Sample("", n)]) for name, (what, n) in counters.items()),
         Family("stepscope_web_uptime_seconds", GAUGE, "uptime", [Sample("", time.monotonic() - site.started)]),
-        Family(
-            "stepscope_web_runs",
-            GAUGE,
-            "runs by state",
-            [Sample(label_set({"state": state}), number) for state, number in states.items()],
-        ),
+        Family("stepscope_web_runs", GAUGE, "runs by state", by_state),
     ]
     return Response(text(families), media_type=TEXT_TYPE)
 
 
-def reading(read: Callable[[Site, Any, Connection], Any]) -> Handler:
-    """Return a handler that calls `read` in a thread of the pool, and encodes its result there as well."""
+def reading(read: Callable[[Site, Any, Connection], Any], kind: str = JSON) -> Handler:
+    """Return a handler that calls `read` in a thread of the pool, and encodes JSON there as well."""
 
     async def handle(site: Site, parameters: Any, request: Request) -> Response:
         def work(connection: Connection) -> bytes:
-            return encoded(read(site, parameters, connection))
+            found = read(site, parameters, connection)
+            return found if isinstance(found, bytes) else encoded(found)
 
         run = parameters.run if isinstance(parameters.run, str) else parameters.run[0]
         key = (request.url.path, request.scope["query_string"])
-        return Response(await _while_connected(request, site.readers.read(key, work, run)), media_type=JSON)
+        return Response(await _while_connected(request, site.readers.read(key, work, run)), media_type=kind)
 
     return handle
 
@@ -158,7 +155,7 @@ def ledger(site: Site, parameters: given.RunParameters, connection: Connection) 
 
 def alerts(site: Site, parameters: given.RunParameters, connection: Connection) -> Any:
     """Return the alerts of a run."""
-    from stepscope.views.alert_list import alert_list
+    from stepscope.views.event_list import alert_list
 
     return alert_list(site.open(parameters.run, connection))
 
@@ -170,20 +167,13 @@ def recipe(site: Site, parameters: given.RecipeParameters, connection: Connectio
     return recipe_of(site.open(parameters.run, connection), _query(parameters))
 
 
-async def series(site: Site, parameters: given.SeriesParameters, request: Request) -> Response:
+def series(site: Site, parameters: given.SeriesParameters, connection: Connection) -> bytes:
     """Return curves as a binary message."""
-    for key in parameters.run:
-        site.folder(key)
+    from stepscope.store.curves import curves
+    from stepscope.views.curve_message import encode_curves
 
-    def work(connection: Connection) -> bytes:
-        from stepscope.store.curves import curves
-        from stepscope.views.curve_message import encode_curves
-
-        wanted, keys = _query(parameters, fold=parameters.fold is not None), dict.fromkeys(parameters.run)
-        return encode_curves([(key, curves(site.open(key, connection), wanted)) for key in keys])
-
-    reads = site.readers.read(("series", request.scope["query_string"]), work, parameters.run[0])
-    return Response(await _while_connected(request, reads), media_type=CURVES_TYPE)
+    wanted, keys = _query(parameters, fold=parameters.fold is not None), dict.fromkeys(parameters.run)
+    return encode_curves([(key, curves(site.open(key, connection), wanted)) for key in keys])
 
 
 async def live(site: Site, parameters: given.LiveParameters, _request: Request) -> Response:

@@ -22,7 +22,7 @@ from stepscope.store.reader import Past
 from stepscope.views.curve_message import encode_frame
 from stepscope.views.event_list import EventCount
 from stepscope.views.pace import STEP, pace_of
-from stepscope.views.run_card import EPOCH, card_of
+from stepscope.views.run_card import EPOCH, card
 from stepscope.views.run_card import status as status_of
 from stepscope.web.failures import CursorExpiredError
 
@@ -61,7 +61,7 @@ class FollowedRun:
         self._events = EventCount(self._folder)
         past = Past(self._folder, connection)
         names = past.names()
-        self._facts = {**card_of(past, names), "names": len(names)}
+        self._facts = {**card(past, names), "names": len(names)}
         self._names = set(names)
         self._pace, self._recent = pace_of(past), deque[tuple[float, int]]()
         self._reset()

@@ -71,15 +71,12 @@ def _operation(route: ApiRoute, schemas: Mapping[str, Any]) -> dict[str, Any]:
 
     statuses: dict[str, Any] = {"200": {"description": "the response", "content": content(route.responses)}}
     for status, text in {**REFUSALS, **route.statuses}.items():
-        statuses[status] = {"description": text, "content": content({JSON: responses.ErrorResponse})}
-    if "304" in statuses:
-        del statuses["304"]["content"]
+        body = {} if status == "304" else {"content": content({JSON: responses.ErrorResponse})}
+        statuses[status] = {"description": text, **body}
     facts: dict[str, Any] = {"summary": route.title, "parameters": _parameters(route.parameters), "responses": statuses}
-    return (
-        facts
-        if route.body is None
-        else {**facts, "requestBody": {"required": True, "content": content({JSON: route.body})}}
-    )
+    if route.body is not None:
+        facts["requestBody"] = {"required": True, "content": content({JSON: route.body})}
+    return facts
 
 
 def _parameters(kind: type[Parameters]) -> list[dict[str, Any]]:

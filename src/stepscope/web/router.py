@@ -86,7 +86,9 @@ ROUTES: tuple[ApiRoute, ...] = (
         body=given.AlertAction,
         statuses={"413": "the body is too long", "415": "the body is not plain JSON"},
     ),
-    ApiRoute("/api/series", "Curves", given.SeriesParameters, {CURVES_TYPE: None}, handlers.series),
+    ApiRoute(
+        "/api/series", "Curves", given.SeriesParameters, {CURVES_TYPE: None}, reading(handlers.series, CURVES_TYPE)
+    ),
     ApiRoute(
         "/api/live",
         "New rows of a run",
