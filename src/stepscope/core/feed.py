@@ -32,65 +32,44 @@ class Subject(NamedTuple):
 
 
 class Feed:
-    """Gets the rows and samples of one watcher. This base ignores everything; a feed overrides what it needs.
+    """Gets the rows and samples of one watcher. This base only hands them to its parts; a feed overrides what it needs.
 
     The watcher alone sleeps. A feed that serves clients names its descriptors, and the watcher calls `serve` when one
     of them is ready.
     """
 
-    def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
-        """Take drained records of a rank."""
+    parts: Sequence[Feed] = ()
 
-    def sample(self, rank: int, values: Mapping[str, float]) -> None:
-        """Take a row that the watcher made itself; its rank is below 0."""
-
-    def end(self, rank: int) -> None:
-        """Forget a rank that has ended."""
-
-    def descriptors(self) -> Mapping[int, int]:
-        """Return the descriptors that `serve` waits for, with their events as `select.poll` names them."""
-        return {}
-
-    def serve(self) -> None:
-        """Do what is due, without waiting: answer clients, flush files. Called at least once per tick."""
-
-    def close(self) -> None:
-        """Stop. May be called again."""
-
-
-class Feeds(Feed):
-    """Several feeds that all get everything."""
-
-    def __init__(self, feeds: Sequence[Feed] = ()) -> None:
-        """Hand everything to `feeds`, in this order."""
-        self._feeds = feeds
+    def __init__(self, parts: Sequence[Feed] = ()) -> None:
+        """Hand everything to `parts`, in this order; without any, ignore it."""
+        self.parts = parts
 
     def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
         """Take drained records of a rank."""
         pieces = list(pieces)
-        for feed in self._feeds:
+        for feed in self.parts:
             feed.rows(rank, pieces, table, checked=checked)
 
     def sample(self, rank: int, values: Mapping[str, float]) -> None:
-        """Take a row that the watcher made itself."""
-        for feed in self._feeds:
+        """Take a row that the watcher made itself; its rank is below 0."""
+        for feed in self.parts:
             feed.sample(rank, values)
 
     def end(self, rank: int) -> None:
         """Forget a rank that has ended."""
-        for feed in self._feeds:
+        for feed in self.parts:
             feed.end(rank)
 
     def descriptors(self) -> Mapping[int, int]:
-        """Return the descriptors of all feeds."""
-        return {descriptor: events for feed in self._feeds for descriptor, events in feed.descriptors().items()}
+        """Return the descriptors that `serve` waits for, with their events as `select.poll` names them."""
+        return {descriptor: events for feed in self.parts for descriptor, events in feed.descriptors().items()}
 
     def serve(self) -> None:
-        """Let each feed do what is due."""
-        for feed in self._feeds:
+        """Do what is due, without waiting: answer clients, flush files. Called at least once per tick."""
+        for feed in self.parts:
             feed.serve()
 
     def close(self) -> None:
-        """Stop all feeds."""
-        for feed in self._feeds:
+        """Stop. May be called again."""
+        for feed in self.parts:
             feed.close()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.clock import Clock
 from stepscope.core.errors import StepscopeError, in_words
-from stepscope.core.feed import Feed, Feeds
+from stepscope.core.feed import Feed
 from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_directory
 from stepscope.core.walls import wall
 from stepscope.store.known_roots import note_root
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
         watcher = Watcher(folder, places, Clock(), pace, Sealing(folder, journal), journal, job)
         watcher.sampling = build_sampling(settings, folder.path, watcher.pids, journal)
         alerting = Alerting(folder, watcher.node, journal, watcher.streams, partial(getattr, watcher, "sampling"))
-        watcher.alerting, watcher.feed = alerting, Feeds([*_exporters(watcher, settings, journal), alerting])
+        watcher.alerting, watcher.feed = alerting, Feed([*_exporters(watcher, settings, journal), alerting])
         gc.freeze()  # what is loaded stays: scanning it for garbage was a tenth of the watcher's work
         gave_up = not _watch(watcher, journal)
         watcher.sampling.close()
