@@ -54,7 +54,7 @@ def test_precedence_lowest_first(write):
     """Files in their order, then STEPSCOPE_DIR, then settings; key by key."""
     files = [write("store: {dir: a, max_runs: 1, max_age_days: 1}", "a.yaml"), write("store: {dir: b, max_runs: 2}")]
     config = load(files, {"store__max_runs": 3}, environ={"STEPSCOPE_DIR": "c"})
-    assert config.section("store") | {"dir": "c", "max_runs": 3, "max_age_days": 1.0} == config.section("store")
+    assert [config.get(f"store.{key}") for key in ("dir", "max_runs", "max_age_days")] == ["c", 3, 1.0]
     assert config.sources["store.dir"] == "STEPSCOPE_DIR"
     assert config.sources["store.max_age_days"].endswith("a.yaml' line 1")
 
@@ -154,11 +154,16 @@ def test_no_section_takes_an_unknown_key():
     assert "unknown key 'web.port.x'" in message(settings={"web": {"port": {"x": 1}}})
 
 
+def targets(config):
+    """Return the targets of a configuration, by path."""
+    return {path: value for path, value in config.values.items() if path.startswith("targets.")}
+
+
 def test_a_value_gives_way_to_a_later_section_and_back(write):
     """Where people name the keys themselves, a path is a value or a section, whichever came last."""
     first, second = write("targets: {a: {b: 1, c: 2}}", "a.yaml"), write("targets: {a: 3}")
-    assert load([first, second]).section("targets")["a"] == 3
-    assert load([second, first]).section("targets")["a"] == {"b": 1, "c": 2}
+    assert targets(load([first, second])) == {"targets.a": 3}
+    assert targets(load([second, first])) == {"targets.a.b": 1, "targets.a.c": 2}
 
 
 def test_the_same_key_twice_in_two_forms_is_refused():
@@ -189,10 +194,3 @@ def test_config_is_frozen():
     """Nobody changes settings after they were loaded."""
     with pytest.raises(AttributeError):
         load().values = {}  # type: ignore[misc]
-
-
-def test_to_dict_is_plain_and_independent():
-    """The dict can be changed and written as JSON without touching the configuration."""
-    config = load(settings={"alerting": {"rules": [{"metric": "loss"}]}})
-    config.to_dict()["alerting"]["rules"][0]["metric"] = "other"
-    assert config.get("alerting.rules") == ({"metric": "loss"},)

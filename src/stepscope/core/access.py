@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.places import find_places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 TOKEN_BYTES = 24
 """192 bits."""
@@ -41,36 +41,28 @@ def new_token() -> str:
     return os.urandom(TOKEN_BYTES).hex()
 
 
-def token_to_ask_for(host: str, environ: Mapping[str, str] | None = None) -> str:
+def token_to_ask_for(host: str) -> str:
     """Return the token for a server on an address: a new one on loopback, else the one in the user's settings.
 
-    The latter stays the same, so that an address that was given to others works after a restart.
-
-    Raises:
-        OSError: it can be neither read nor made.
+    The latter stays the same, so that an address that was given to others works after a restart. Raises OSError if it
+    can be neither read nor made.
     """
     if is_loopback(host):
         return new_token()
-    environ = os.environ if environ is None else environ
-    path = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "stepscope" / "token"
+    path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "stepscope" / "token"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return kept_token(path)
 
 
 def token_path(port: int) -> Path:
-    """Return the path of the token file of the server on a port, for programs of the same user.
-
-    Raises:
-        OSError: this user has no private directory.
-    """
+    """Return the path of the token file of the server on a port; OSError if this user has no private directory."""
     return find_places().disk / f"serve-{port}.token"
 
 
 def kept_token(path: Path) -> str:
     """Return the token in a file that only its owner can read; create it if there is none.
 
-    Raises:
-        OSError: it can be neither read nor created, or the file is a link or has another owner.
+    Raises OSError if that is impossible, or if the file is a link or has another owner.
     """
     with _opened(path) as descriptor:
         token = os.read(descriptor, 256).decode("ascii", "replace").strip()
@@ -81,11 +73,7 @@ def kept_token(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read.
-
-    Raises:
-        OSError: that is impossible, or the file is a link or has another owner.
-    """
+    """Write a file that only its owner can read; OSError as for `kept_token`."""
     with _opened(path) as descriptor:
         _put(descriptor, text)
 

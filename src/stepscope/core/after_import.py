@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 class AfterImport:
     """A finder in front of all others that finds nothing itself; it leaves when there is nothing more to wait for."""
 
-    def __init__(self, finders: list[Any] | None = None) -> None:
-        """Stand in `finders`, by default sys.meta_path."""
-        self._finders: list[Any] = sys.meta_path if finders is None else finders
+    def __init__(self) -> None:
+        """Wait for nothing yet."""
         self._waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
 
     def call(self, name: str, function: Callable[[ModuleType], None]) -> None:
@@ -27,8 +26,8 @@ class AfterImport:
             function(module)
             return
         self._waiting.setdefault(name, []).append(function)
-        if self not in self._finders:
-            self._finders.insert(0, self)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
         """Wait for nothing any more."""
@@ -48,8 +47,8 @@ class AfterImport:
         return spec
 
     def _leave(self) -> None:
-        if not self._waiting and self in self._finders:
-            self._finders.remove(self)
+        if not self._waiting and self in sys.meta_path:
+            sys.meta_path.remove(self)
 
 
 class _Loader:

@@ -45,13 +45,6 @@ class Config:
         """Return the value at a path such as "store.seal_bytes"; KeyError if there is none."""
         return self.values[path]
 
-    def section(self, name: str) -> dict[str, Any]:
-        """Return the settings below a path as a nested dict of plain data; empty where there are none."""
-        prefix = f"{name}."
-        return _nest(
-            {path.removeprefix(prefix): value for path, value in self.values.items() if path.startswith(prefix)}
-        )
-
     def options(self, group: str) -> dict[str, Any]:
         """Return the options of a group such as "callbacks.profiler" that were set, here or by another spelling."""
         targets = {path: path for path in KEYS} | {path: alias.target for path, alias in ALIASES.items()}
@@ -66,10 +59,6 @@ class Config:
         """Return the settings that were set, by path, without the values of secret keys: to be kept with a run."""
         secret = {path for path, key in KEYS.items() if key.secret}
         return {path: "(set)" if path in secret else self.values[path] for path in self.sources}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all settings as a nested dict of plain data; loading it as settings gives the same values."""
-        return _nest(self.values)
 
 
 def discover(cwd: Path, environ: Mapping[str, str], config_file: str | Path | None = None) -> list[Path]:
@@ -199,7 +188,8 @@ class _SettingsSource:
             if name == "_target_" and len(above) <= (2 if above[:1] == ["callbacks"] else 1):
                 groups[".".join(above)] = self.group_of(entry)
         for entry in entries:
-            body = next((path for path in ("", *_parents(entry.path)) if path in groups), None)
+            parts = entry.path.split(".")
+            body = next((path for end in range(len(parts)) if (path := ".".join(parts[:end])) in groups), None)
             option = entry.path.removeprefix(f"{body}.")
             if body is None:
                 yield entry
@@ -362,31 +352,8 @@ def _error(problems: list[_Problem]) -> UsageError:
     return UsageError(what, f"{len(problems)} problems", f"correct each of them:{''.join(shown)}{more}")
 
 
-def _parents(path: str) -> Iterator[str]:
-    """Return the paths above a path, the nearest to the root first."""
-    parts = path.split(".")
-    return (".".join(parts[:end]) for end in range(1, len(parts)))
-
-
 def _put(settings: dict[str, _Setting], path: str, setting: _Setting) -> None:
-    """Set a path; a value above or below it is dropped, so that the whole stays a tree."""
+    """Set a path; a value above or below it is dropped, so that all settings stay a tree."""
     for other in [other for other in settings if other.startswith(f"{path}.") or path.startswith(f"{other}.")]:
         del settings[other]
     settings[path] = setting
-
-
-def _nest(values: Mapping[str, object]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, value in values.items():
-        node = tree
-        *above, name = path.split(".")
-        for part in above:
-            node = node.setdefault(part, {})
-        node[name] = _thaw(value)
-    return tree
-
-
-def _thaw(value: object) -> Any:
-    if isinstance(value, tuple):
-        return [_thaw(item) for item in value]
-    return {key: _thaw(item) for key, item in value.items()} if isinstance(value, dict) else value

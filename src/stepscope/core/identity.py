@@ -106,7 +106,7 @@ class Identity(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-class _Key(NamedTuple):
+class _JobKey(NamedTuple):
     """A launcher and its name for this job."""
 
     launcher: str
@@ -126,15 +126,8 @@ def identify(
 ) -> Identity:
     """Return the identity of a process; a pure function of its arguments.
 
-    Args:
-        environ: the environment, as `os.environ`.
-        project: name of the project; part of the key, so that one job may feed two projects.
-        now: seconds since 1970, for a new id (its date is UTC).
-        token: a few random characters from `[A-Za-z0-9_.-]`, for a new id.
-        parent: the process and its launcher, as `Process.current()`.
-        run_id: the id that the user asks for.
-        resume: continue the run of that id as its next free attempt.
-        distributed: the process group, if one is initialised, as `Distributed.current()`.
+    The project is part of the job's key, so that one job may feed two projects. `now` (seconds since 1970) and `token`
+    (a few random characters) make a new id. With `resume`, the run continues as its next free attempt.
 
     Raises:
         UsageError: the project or the id cannot be a folder name, or there is no run to resume.
@@ -194,11 +187,11 @@ def _suggestion(value: object, otherwise: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip(".-")[:64] or otherwise
 
 
-def _count(environ: Mapping[str, str], *names: str) -> int | None:
-    """Return the first of these variables that is a whole number from 0 to 2**31 - 1."""
+def _count(environ: Mapping[str, str], *names: str, below: int = 2**31) -> int | None:
+    """Return the first of these variables that is a whole number from 0 and below a limit."""
     for name in names:
         text = environ.get(name, "").strip()
-        if text.isdecimal() and text.isascii() and len(text) < 11 and int(text) < 2**31:
+        if text.isdecimal() and text.isascii() and len(text) < 20 and int(text) < below:
             return int(text)
     return None
 
@@ -231,19 +224,15 @@ def _slurm_step(environ: Mapping[str, str]) -> int | None:
     """
     if "RAY_JOB_ID" in environ:
         return None
-    step = _count_wide(environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or "")
+    step = _count(environ, "SLURM_STEP_ID", "SLURM_STEPID", below=2**63)
     return step if step is not None and step < SLURM_SPECIAL_STEP else None
-
-
-def _count_wide(text: str) -> int | None:
-    return int(text) if text.isdecimal() and text.isascii() and len(text) < 20 else None
 
 
 def _slurm_tasks(environ: Mapping[str, str]) -> int | None:
     return _count(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 
 
-def _job_key(environ: Mapping[str, str], place: RankPlace, process: Process) -> _Key | None:
+def _job_key(environ: Mapping[str, str], place: RankPlace, process: Process) -> _JobKey | None:
     """Return the launcher's name for this job, the same on every node."""
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
     ray = environ.get("RAY_JOB_ID")
@@ -251,14 +240,14 @@ def _job_key(environ: Mapping[str, str], place: RankPlace, process: Process) -> 
     if slurm is not None:
         return slurm
     if elastic and elastic.lower() != "none":
-        return _Key("torchrun", (elastic,))
+        return _JobKey("torchrun", (elastic,))
     # Without a rank it is a task or a trial of its own: many of them share one Ray job and must not merge.
     if ray and place.is_known:
-        return _Key("ray", (ray, *(item for item in process.argv if item.startswith(RAY_CLUSTER))))
+        return _JobKey("ray", (ray, *(item for item in process.argv if item.startswith(RAY_CLUSTER))))
     return None
 
 
-def _slurm_key(environ: Mapping[str, str], process: Process) -> _Key | None:
+def _slurm_key(environ: Mapping[str, str], process: Process) -> _JobKey | None:
     job = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
     if not job:
         return None
@@ -267,13 +256,13 @@ def _slurm_key(environ: Mapping[str, str], process: Process) -> _Key | None:
     if not is_shared and _is_interactive(environ):
         return None
     parts = (environ.get("SLURM_CLUSTER_NAME", ""), job, environ.get("SLURM_ARRAY_TASK_ID", ""), str(step))
-    return _Key("slurm", parts if is_shared else (*parts, *_program(process)))
+    return _JobKey("slurm", parts if is_shared else (*parts, *_program(process)))
 
 
 def _is_interactive(environ: Mapping[str, str]) -> bool:
     """Return whether a person types commands into this job: it is never requeued, and it starts many runs."""
-    step = _count_wide(environ.get("SLURM_STEP_ID", ""))
-    is_shell = step == SLURM_SPECIAL_STEP + 10  # 0xfffffffa, the interactive step of salloc
+    # 0xfffffffa is the interactive step of salloc.
+    is_shell = _count(environ, "SLURM_STEP_ID", below=2**63) == SLURM_SPECIAL_STEP + 10
     return is_shell or "SLURM_PTY_PORT" in environ or environ.get("SLURM_JOB_NAME") in {"bash", "interactive", "zsh"}
 
 
@@ -289,18 +278,18 @@ def _program(process: Process) -> tuple[str, ...]:
     return tuple(shared)
 
 
-def _local_key(environ: Mapping[str, str], place: RankPlace, process: Process) -> _Key | None:
+def _local_key(environ: Mapping[str, str], place: RankPlace, process: Process) -> _JobKey | None:
     """Return the launching process, which all ranks of this node share and no later launch repeats."""
     if "TORCHELASTIC_RUN_ID" in environ:
-        return _Key("torchrun", process.parent_key())
+        return _JobKey("torchrun", process.parent_key())
     if process.is_spawned and place.is_known:
-        return _Key("spawn", process.parent_key())
+        return _JobKey("spawn", process.parent_key())
     if place.is_known and _count(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS") == place.world_size:
-        return _Key("mpi", process.parent_key())
+        return _JobKey("mpi", process.parent_key())
     return None
 
 
-def _keyed_id(key: _Key, project: str) -> str:
+def _keyed_id(key: _JobKey, project: str) -> str:
     import hashlib
 
     text = "\0".join((key.launcher, *key.parts, project))
@@ -311,25 +300,18 @@ def _new_id(now: float, token: str) -> str:
     return check_run_id(f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{token}", "token=")
 
 
-def _scatter_warning(environ: Mapping[str, str], place: RankPlace, key: _Key | None) -> tuple[str, ...]:
+def _scatter_warning(environ: Mapping[str, str], place: RankPlace, key: _JobKey | None) -> tuple[str, ...]:
     """Return the one warning for a job that falls into several runs; once per node, where ranks share a run."""
     remedy = f"set {RUN_ID_VARIABLE} to one value for all of them (or pass run_id=) to record one run"
     if key is None and place.world_size > 1:
-        text = (
-            f"this is rank {place.rank} of {place.world_size}, but no launcher names the job: "
-            f"each rank records a run of its own; {remedy}"
-        )
-        return (text,)
+        cause = f"this is rank {place.rank} of {place.world_size}, but no launcher names the job"
+        return (f"{cause}: each rank records a run of its own; {remedy}",)
     local = _count(environ, "LOCAL_WORLD_SIZE")
-    is_split = (
-        key is not None and key.launcher == "torchrun" and environ.get("TORCHELASTIC_RUN_ID", "").lower() == "none"
-    )
-    if is_split and local is not None and local != place.world_size and not place.local_rank:
-        text = (
-            f"{local} of {place.world_size} ranks run on this node and torchrun was given no --rdzv-id: "
-            f"each node records a run of its own; {remedy}"
-        )
-        return (text,)
+    is_unnamed = environ.get("TORCHELASTIC_RUN_ID", "").lower() == "none"
+    is_split = key is not None and key.launcher == "torchrun" and is_unnamed and local not in (None, place.world_size)
+    if is_split and not place.local_rank:
+        cause = f"{local} of {place.world_size} ranks run on this node and torchrun was given no --rdzv-id"
+        return (f"{cause}: each node records a run of its own; {remedy}",)
     return ()
 
 

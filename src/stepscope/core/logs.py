@@ -50,13 +50,7 @@ class JsonFormatter(logging.Formatter):
     """Format records of one rank of a run as JSON objects, a line each."""
 
     def __init__(self, run_id: str, rank: int = 0, *, environ: Mapping[str, str] | None = None) -> None:
-        """Write lines of one rank.
-
-        Args:
-            run_id: the run, from which the trace follows.
-            rank: of this process.
-            environ: has TRACEPARENT; the environment of this process if omitted.
-        """
+        """Write lines of one rank; TRACEPARENT of `environ`, by default of this process, names an outer trace."""
         super().__init__()
         self.run_id, self.rank = run_id, rank
         self.context = of_rank(run_id, rank, environ)
@@ -140,9 +134,8 @@ def attach(
 def request(traceparent: str | None = None, *, within: TraceContext | None = None) -> Iterator[TraceContext]:
     """Mark the lines of this thread or task as those of one request; yields its place, to be handed on.
 
-    Args:
-        traceparent: header of the request, whose trace is continued. An absent or broken one is ignored.
-        within: the place that the request is a part of otherwise, as `JsonFormatter.context`.
+    It continues the trace of the header `traceparent`; without a valid one it is a part of `within`, such as
+    `JsonFormatter.context`.
     """
     around = parse(traceparent) or within or REQUEST.get()
     context = around.child() if around else TraceContext(os.urandom(16).hex(), "0" * 16).child()._replace(parent_id="")

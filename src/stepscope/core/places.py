@@ -56,11 +56,7 @@ class Places(NamedTuple):
 def find_places(
     environ: Mapping[str, str] | None = None, *, shared_memory: Path = SHARED_MEMORY, temporary: Path | None = None
 ) -> Places:
-    """Return the directories, made and checked.
-
-    Raises:
-        OSError: no directory of our own could be made on local disk.
-    """
+    """Return the directories, made and checked; OSError if none of our own could be made on local disk."""
     environ = os.environ if environ is None else environ
     override = environ.get("STEPSCOPE_RUNTIME_DIR", "")
     override = os.path.abspath(override) if override else ""
@@ -69,12 +65,10 @@ def find_places(
     usual = [chosen, Path("/var/tmp")]  # noqa: S108 - likewise
     candidates = [Path(override)] if override else [folder / name for folder in usual]
     disk = _first_private(candidates)
-    shared: Path | None = None
-    if shared_memory.is_dir():
-        try:
-            shared = private_directory(shared_root(override, shared_memory))
-        except OSError:
-            shared = None  # unwritable or hostile: rings go to disk
+    try:
+        shared = private_directory(shared_root(override, shared_memory)) if shared_memory.is_dir() else None
+    except OSError:
+        shared = None  # unwritable or hostile: rings go to disk
     return Places(shared, disk)
 
 
@@ -111,11 +105,7 @@ def _first_private(candidates: list[Path]) -> Path:
 
 
 def private_directory(path: Path) -> Path:
-    """Make `path` a directory that only this user can enter; refuse one that another user owns.
-
-    Raises:
-        OSError: it is a link, has another owner, or cannot be made.
-    """
+    """Make `path` a directory that only this user can enter; OSError for a link, or if another user owns it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = path.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():

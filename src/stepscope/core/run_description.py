@@ -59,17 +59,11 @@ def describe(
 ) -> dict[str, Any]:
     """Return the context of this process as plain JSON data without secrets; never raises.
 
-    Args:
-        environ: the environment; only the variables of ENVIRONMENT are kept.
-        argv: the command line.
-        config: the user's configuration, any object.
-        cwd: the working directory; read from the system by default.
-        modules: loaded modules by name; `sys.modules` by default.
-        root: the folder that holds `/proc`, `/sys` and the container marks.
+    `config` is the user's configuration, any object; `root` holds `/proc`, `/sys` and the container marks.
     """
     folder = attempt(os.getcwd, lambda _: None) if cwd is None else cwd
     parts: dict[str, Callable[[], Any]] = {
-        "host": lambda: _host(environ),
+        "host": lambda: os.uname().nodename if hasattr(os, "uname") else environ.get("COMPUTERNAME", "unknown"),
         "platform": _platform,
         "python": _python,
         "pid": os.getpid,
@@ -106,10 +100,6 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: _cut(redact_text(text), MAX_VARIABLE) for name, text in heads.items()}
 
 
-def _host(environ: Mapping[str, str]) -> str:
-    return os.uname().nodename if hasattr(os, "uname") else environ.get("COMPUTERNAME", "unknown")
-
-
 def _platform() -> dict[str, str]:
     """Return the operating system; the module `platform` would read the interpreter's binary for it."""
     if not hasattr(os, "uname"):
@@ -132,13 +122,10 @@ def cpu() -> dict[str, int | None]:
 def memory(root: str = "/") -> dict[str, int | None]:
     """Return the machine's memory and the limit of this container, in bytes; None without one."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
-    limit = None
-    for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _read(Path(root) / name, 64).strip()
-        # Version 1 writes "no limit" as a number near 2**63.
-        if text.isdecimal() and int(text) < 2**60:
-            limit = int(text)
-            break
+    files = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
+    texts = (_read(Path(root) / name, 64).strip() for name in files)
+    # Version 1 writes "no limit" as a number near 2**63.
+    limit = next((int(text) for text in texts if text.isdecimal() and int(text) < 2**60), None)
     return {"total_bytes": total, "limit_bytes": limit}
 
 
@@ -183,11 +170,8 @@ def _version(name: str, module: ModuleType, modules: Mapping[str, Any]) -> str |
 def git(folder: str, clock: Callable[[], float] = time.monotonic) -> dict[str, Any] | None:
     """Return commit and branch of the repository around a folder, read from its files; None if there is none.
 
-    `dirty` is None, unknown: finding out needs a look at every file.
-
-    Args:
-        folder: where to start, an absolute path; its parents are searched upwards.
-        clock: seconds; no further file is read DEADLINE after the start.
+    `folder` must be absolute. `dirty` is None, unknown: finding out needs a look at every file. After DEADLINE seconds
+    of `clock` no further file is read.
     """
     end = clock() + DEADLINE
     start = Path(folder)

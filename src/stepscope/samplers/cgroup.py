@@ -91,10 +91,10 @@ def _unescaped(word: str) -> str:
     return word
 
 
-def find_hierarchy(controller: str, root: Path = Path("/"), pid: int | str = "self") -> Hierarchy | None:
-    """Return a process's groups for a controller (memory, cpu, cpuacct or cpuset); None if it does not apply to it."""
-    memberships = parse_memberships(find_text(f"{root}/proc/{pid}/cgroup"))
-    mounts = parse_mounts(find_text(f"{root}/proc/{pid}/mountinfo"))
+def find_hierarchy(controller: str, root: Path = Path("/")) -> Hierarchy | None:
+    """Return this process's groups for a controller (memory, cpu, cpuacct or cpuset); None if none applies to it."""
+    memberships = parse_memberships(find_text(f"{root}/proc/self/cgroup"))
+    mounts = parse_mounts(find_text(f"{root}/proc/self/mountinfo"))
     for version, name in ((1, controller), (2, "")):
         if name in memberships and name in mounts:
             groups = _groups(version, root, memberships[name], mounts[name])
@@ -131,9 +131,9 @@ def count_processors(text: str) -> int:
 class Cgroup:
     """The groups that limit a process; follows moves to other groups and changed limits."""
 
-    def __init__(self, root: Path = Path("/"), pid: int | str = "self") -> None:
-        """Watch the process `pid` of the system below `root`."""
-        self._root, self._pid = root, pid
+    def __init__(self, root: Path = Path("/")) -> None:
+        """Watch this process, of the system below `root`."""
+        self._root = root
         self._looked: int | None = None
         self._membership = ""
         self._files: dict[str, KernelFile] = {}
@@ -149,14 +149,14 @@ class Cgroup:
         if self._looked is not None and now - self._looked < LOOK_EVERY:
             return
         self._looked = now
-        membership = find_text(f"{self._root}/proc/{self._pid}/cgroup")
+        membership = find_text(f"{self._root}/proc/self/cgroup")
         if membership != self._membership:
             self._membership = membership
             self._files.clear()
-            self.memory_groups = find_hierarchy("memory", self._root, self._pid)
-            self.cpu_groups = find_hierarchy("cpu", self._root, self._pid)
-            self._account = find_hierarchy("cpuacct", self._root, self._pid)
-            self._cpuset = find_hierarchy("cpuset", self._root, self._pid)
+            self.memory_groups = find_hierarchy("memory", self._root)
+            self.cpu_groups = find_hierarchy("cpu", self._root)
+            self._account = find_hierarchy("cpuacct", self._root)
+            self._cpuset = find_hierarchy("cpuset", self._root)
         self._memory_limit = _tightest_memory(self.memory_groups)
         self._cpu_limit = self._tightest_cpu()
 

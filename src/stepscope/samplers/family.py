@@ -62,12 +62,10 @@ class Descendants:
         return len(self._members)
 
     def look(self, now: int, apart: AbstractSet[int], *, keep: bool) -> list[Member]:
-        """Return the processes below, oldest first.
+        """Return the processes below, oldest first, at the monotonic time `now` in ns.
 
-        Args:
-            now: monotonic time in ns.
-            apart: processes to leave out, with their descendants: other ranks, and the watcher.
-            keep: whether files of new processes may stay open.
+        Leaves out the processes `apart` with their descendants: other ranks, and the watcher. With `keep`, files of new
+        processes may stay open.
         """
         for pid in self._present(now, apart):
             if pid not in self._members and len(self._members) < PROCESSES:

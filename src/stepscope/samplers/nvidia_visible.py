@@ -51,11 +51,7 @@ def visible_devices(text: str | None, devices: Sequence[Device]) -> tuple[Place,
     """Return the GPUs and MIG instances that a value of CUDA_VISIBLE_DEVICES exposes, in its order.
 
     Without a value, every GPU. An entry that matches none, such as -1, ends the list; a repeated entry voids it.
-    Numbers are taken as the driver's, see `order_matters`.
-
-    Args:
-        text: the value; None if the variable is not set.
-        devices: all GPUs of the machine, in the driver's order.
+    Numbers are taken as the driver's, in whose order `devices` are; see `order_matters`.
     """
     if text is None:
         return tuple((device.index, None) for device in devices)
