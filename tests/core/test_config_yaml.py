@@ -27,7 +27,7 @@ def read(request):
     [
         (LAUGHS, "more than 20000 values"),
         ("a: &a [1]\n" + "b: [" + "*a, " * 101 + "]", "more than 100 aliases"),
-        ("a: &a [*a]", "stands for nothing yet"),
+        ("a: &a [*a]", "is not defined yet"),
         ("a: " + "[" * 200_000, "nested deeper than 20 levels"),
         ("\n".join(f"{' ' * depth}a:" for depth in range(500)), "nested deeper than 20 levels"),
         ("\n".join(f"k{number}: 1" for number in range(30_000)), "more than 20000 values"),

@@ -75,7 +75,7 @@ def test_memory_of_mine_and_of_others():
     assert (values["gpu/0/own_memory_bytes"], values["gpu/0/other_memory_bytes"]) == (120.0, 3.0)
 
 
-@pytest.mark.parametrize(("processes", "words"), [([[7, 100]], "--pid=host"), ([[7, None]], "does not say")])
+@pytest.mark.parametrize(("processes", "words"), [([[7, 100]], "--pid=host"), ([[7, None]], "does not report")])
 def test_memory_that_cannot_be_told_apart(tmp_path, processes, words):
     """Process numbers of another namespace, or hidden memory, give no share at all, and the reason."""
     source = sampler(FakeLine(answer(card(0, processes=processes))), pids={1}, root=tmp_path)
@@ -160,7 +160,7 @@ def test_missing_fields_are_said_with_reason_and_remedy():
     source = sampler(FakeLine(answer(card(0, missing={**both, **denied}), card(1, missing=both))))
     source.sample(0)
     absent = source.absent()
-    assert absent["gpu/*/fan_ratio"].startswith("this card or driver does not tell it (Not Supported);")
+    assert absent["gpu/*/fan_ratio"].startswith("this card or driver does not report it (Not Supported);")
     assert "root is not needed" in absent["gpu/0/power_watts"]
     assert len(absent) == 2
 

@@ -112,10 +112,10 @@ def test_the_terminal_is_told_which_channel_is_refused_and_why(scene):
     why = "10.0.0.1 is refused: it is on this machine or a private network, and alerting.channels does not name it"
     alerting._notifying.reports.append({"channel": "webhook-1", "state": "unreachable", "why": why})
     scene.tick()
-    assert scene.status(rig) == status.UNTOLD
-    told = status.text_of(status.UNTOLD, path)
+    assert scene.status(rig) == status.ALERTS_UNSENT
+    told = status.text_of(status.ALERTS_UNSENT, path)
     assert told == f"cannot send alerts to webhook-1: {why}; see `stepscope alerts check`"
-    assert status.text_of(status.UNTOLD, path.with_name("other.ring")) == status.MESSAGES[status.UNTOLD]
+    assert status.text_of(status.ALERTS_UNSENT, path.with_name("other.ring")) == status.MESSAGES[status.ALERTS_UNSENT]
 
 
 def test_what_is_wrong_with_the_settings_is_said_and_the_rest_goes_on(scene):

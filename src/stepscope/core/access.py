@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TOKEN_BYTES = 24
 """192 bits."""
 SHORTEST = 32
-"""Characters of a token that is taken as one."""
+"""Characters that a valid token has at least."""
 
 
 def is_loopback(host: str) -> bool:

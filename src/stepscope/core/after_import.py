@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class AfterImport:
-    """A finder in front of all others that finds nothing itself; it leaves when there is nothing more to wait for."""
+    """A finder in front of all others that finds nothing itself; it removes itself once it waits for nothing."""
 
     def __init__(self) -> None:
         """Wait for nothing yet."""
         self._waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
 
     def call(self, name: str, function: Callable[[ModuleType], None]) -> None:
-        """Call `function` with the module `name` once it has been executed: now, if it has been."""
+        """Call `function` with the module `name` after its import; now, if it is imported already."""
         module = sys.modules.get(name)
         if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
             function(module)
@@ -35,7 +35,7 @@ class AfterImport:
         self._leave()
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002 - the protocol
-        """Find nothing, but for a module that is waited for: that is found by the others, and its loader wrapped."""
+        """Find a module that is waited for by the other finders, and wrap its loader; find no other module."""
         functions = self._waiting.pop(name, None)
         if functions is None:
             return None
@@ -52,7 +52,7 @@ class AfterImport:
 
 
 class _Loader:
-    """The module's own loader, and what comes after it; the module keeps no trace of this one."""
+    """Runs the module's own loader, then the functions; the module keeps no trace of this loader."""
 
     def __init__(self, loader: Any, functions: list[Callable[[ModuleType], None]], done: Callable[[], None]) -> None:
         self._loader, self._functions, self._done = loader, functions, done

@@ -46,7 +46,7 @@ class Pair(NamedTuple):
 
 
 def read_pair(clock: Clock) -> Pair:
-    """Read both clocks: the wall clock between two monotonic readings, whose mean is taken."""
+    """Read both clocks: the wall clock, and the mean of the monotonic clock just before and after it."""
     before = clock.monotonic_ns()
     wall = clock.wall_ns()
     return Pair(wall, (before + clock.monotonic_ns()) // 2)

@@ -37,7 +37,7 @@ class SchemaTable:
             self.names.extend(names)
 
     def entries(self) -> list[bytes]:
-        """Return entries that declare the whole table."""
+        """Return entries that declare all of the table."""
         found = [encode_schema(schema) for schema in self.schemas.values()]
         step = 512
         found += [encode_names(at, self.names[at : at + step]) for at in range(0, len(self.names), step)]
@@ -61,10 +61,7 @@ def encode_entry(entry: dict[str, Any]) -> bytes:
 
 
 def decode_entries(data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """Return the whole entries at the start of `data`, and how many bytes they take.
-
-    A torn entry at the end is not an error: it is not there yet.
-    """
+    """Return the complete entries at the start of `data`, and their bytes; a torn entry at the end is not there yet."""
     entries = []
     position = 0
     while position + FRAME.size <= len(data):

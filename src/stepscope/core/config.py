@@ -28,6 +28,7 @@ MAX_SETTINGS = 2000
 REFERENCE = "docs/reference/configuration.md lists every key"
 
 _OWN_SPELLING = 1 << 30
+Files = Sequence["str | Path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,7 @@ def discover(cwd: Path, environ: Mapping[str, str], config_file: str | Path | No
 
 
 def load(
-    files: Sequence[str | Path] = (),
-    settings: Mapping[str, object] | None = None,
-    *,
-    environ: Mapping[str, str] | None = None,
+    files: Files = (), settings: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None
 ) -> Config:
     """Return the configuration from all sources.
 
@@ -92,10 +90,7 @@ def load(
 
 
 def load_or_default(
-    files: Sequence[str | Path] = (),
-    settings: Mapping[str, object] | None = None,
-    *,
-    environ: Mapping[str, str] | None = None,
+    files: Files = (), settings: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None
 ) -> Config:
     """Return what `load` returns; where it would raise, keep every valid setting and put the error in the notices."""
     config, problems = _load(files, settings or {}, environ or {})
@@ -251,9 +246,7 @@ class _SettingsSource:
         self.refuse(f"{entry.name()} is {value}, {error}", example)
 
 
-def _load(
-    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str]
-) -> tuple[Config, list[_Problem]]:
+def _load(files: Files, settings: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Config, list[_Problem]]:
     """Return the configuration that all valid settings make, and the problems with the others."""
     problems: list[_Problem] = []
     notices: list[str] = []
@@ -274,9 +267,7 @@ def _load(
     return Config(values, sources, tuple(notices)), problems
 
 
-def _sources(
-    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str]
-) -> Iterator[_SettingsSource]:
+def _sources(files: Files, settings: Mapping[str, object], environ: Mapping[str, str]) -> Iterator[_SettingsSource]:
     """Read each source, lowest precedence first."""
     yield from (_read_file(Path(path)) for path in files)
     if environ.get("STEPSCOPE_DIR"):

@@ -1,18 +1,16 @@
-"""Environment variables of ours: `STEPSCOPE_<SECTION>__<KEY>` sets any setting, a few have own names."""
+"""Our environment variables: `STEPSCOPE_<SECTION>__<KEY>` sets any setting, a few have names of their own."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # what type checkers take for typing's, without its 5 ms of import
+TYPE_CHECKING = False  # as type checkers treat typing's, without the 5 ms of importing it
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PREFIX, BETWEEN = "STEPSCOPE_", "__"
-PLAIN = frozenset(
-    f"{PREFIX}{name}" for name in ("DIR", "CONFIG", "RUN_ID", "RUNTIME_DIR", "NVML", "PURE", "HTA_PYTHON")
-)
-"""Variables that are no settings."""
+PLAIN = frozenset(PREFIX + name for name in ("DIR", "CONFIG", "RUN_ID", "RUNTIME_DIR", "NVML", "PURE", "HTA_PYTHON"))
+"""Variables that are not settings."""
 ALERT = f"{PREFIX}ALERT_"
-"""Begin of those that a command started by an alert gets."""
+"""Prefix of the variables that the command of an alert gets."""
 
 
 def ours(environ: Mapping[str, str]) -> list[str]:

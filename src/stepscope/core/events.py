@@ -1,7 +1,7 @@
 """Who wrote an event, and the types of its fields: the program that wrote the run may have put anything in.
 
 An event of the store has a `time` (seconds), a `kind` that is text, and `rank`, `attempt`, `step` and `sequence`
-that are whole numbers where they are there. Code that draws conclusions from events takes them from `ours`.
+that are integers if present. Code that draws conclusions from events takes them from `ours`.
 """
 
 from __future__ import annotations

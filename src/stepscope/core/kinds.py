@@ -41,13 +41,9 @@ _SECONDS = {
     **dict.fromkeys(("d", "day", "days"), 86400.0),
     "ms": 0.001,
 }
-_BYTES = {
-    unit: 1 << 10 * power for power, letter in enumerate("bkmgt") for unit in (letter, f"{letter}b", f"{letter}ib")
-}
+_BYTES = {unit: 1 << 10 * power for power, sign in enumerate("bkmgt") for unit in (sign, f"{sign}b", f"{sign}ib")}
 _BYTES |= {"": 1, "byte": 1, "bytes": 1}
-_ANY_UNIT = {
-    unit: factor for unit, factor in {**_SECONDS, **_BYTES}.items() if len(unit) != 1 or unit in {"s", "h", "b"}
-}
+_ANY_UNIT = {unit: size for unit, size in {**_SECONDS, **_BYTES}.items() if len(unit) != 1 or unit in {"s", "h", "b"}}
 _ANY_UNIT["%"] = 1 / PERCENT
 
 

@@ -67,7 +67,7 @@ def _decoded(name: object) -> str:
 
 
 def _digest(text: str) -> str:
-    """Return 12 hex digits of the whole text."""
+    """Return 12 hex digits that identify a text."""
     import hashlib
 
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -72,7 +72,7 @@ def format_value(value: float | None, unit: str = "") -> str:
 
 
 def format_short(value: float | None, unit: str = "") -> str:
-    """Return a value without the name of its unit, where a title says it: "12.3k" of samples per second."""
+    """Return a value without its unit, for places where a title names it: "12.3k" of samples per second."""
     if value is None or not math.isfinite(value):
         return format_number(value)
     if not unit or unit in BASE_UNITS or unit.partition("/")[0] in {"seconds", "bytes", "ratio", "percent"}:

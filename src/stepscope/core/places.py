@@ -116,14 +116,14 @@ def private_directory(path: Path) -> Path:
 
 
 def choose_root(places: Places, ring_bytes: int) -> Path:
-    """Return where a new ring may go: shared memory if all ours stay a small guest there, else local disk."""
+    """Return where a new ring may go: shared memory if ours take only a small part of it, else local disk."""
     if places.shared is None:
         return places.disk
     try:
         space = os.statvfs(places.shared)
         files = (path for suffix in (f"{RING_SUFFIX}*", SPILL_SUFFIX) for path in places.shared.glob(f"*/*{suffix}"))
         ours = ring_bytes + sum(path.stat().st_size for path in files)
-    except OSError:  # a ring went while it was counted: this one is the guest of the disk
+    except OSError:  # a ring was removed while we counted
         return places.disk
     total, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
     return places.shared if ours <= total / 16 and ours <= free / 8 else places.disk

@@ -91,10 +91,8 @@ def _walk(data: bytes) -> tuple[list[RecordGroup], int, bool]:
         if not cycle:
             return found, position * 8, complete
         most = min((len(words) - position) // span, turns)
-        good = min(_matching(words, position + index, span, most, head) for index, head in cycle)
-        found += [
-            RecordGroup((position + index) * 8, span * 8, good, head & 0xFFFFFFFF, head >> 32) for index, head in cycle
-        ]
+        good = min(_matching(words, position + at, span, most, head) for at, head in cycle)
+        found += [RecordGroup((position + at) * 8, span * 8, good, head & 0xFFFFFFFF, head >> 32) for at, head in cycle]
         turns = turns * 4 if good == most else FIRST_GUESS
         position += good * span
 

@@ -77,7 +77,7 @@ PLAIN_TOKENS = {
 """Words before `token` that make it a piece of text and no secret."""
 
 TOKEN_OWNERS = KEY_OWNERS | {
-    *("bot", "bearer", "csrf", "id", "oauth", "personal", "pat", "refresh", "sas", "security", "xsrf"),
+    *("bot", "bearer", "csrf", "id", "oauth", "personal", "pat", "refresh", "sas", "security", "xsrf")
 }
 
 PASS_OWNERS = {
@@ -402,9 +402,7 @@ def _attributes(value: Any) -> dict[str, Any]:
     """Return the public attributes of an object, those that its class gives as plain values first."""
     found: dict[str, Any] = {}
     for owner in reversed(type(value).__mro__[:-1]):
-        found |= {
-            name: item for name, item in vars(owner).items() if not callable(item) and not hasattr(item, "__get__")
-        }
+        found |= {key: item for key, item in vars(owner).items() if not callable(item) and not hasattr(item, "__get__")}
     found.update(vars(value))
     return {name: item for name, item in found.items() if not str(name).startswith("_")}
 

@@ -60,9 +60,7 @@ REMEDIES: dict[str, str] = {
         "the disk is the bottleneck: read large files sequentially (tar shards, WebDataset, Parquet), copy the data "
         "to a local disk or into memory, or compress it"
     ),
-    "input_bound/start": (
-        "the workers are restarted in every epoch: DataLoader(persistent_workers=True) keeps them alive"
-    ),
+    "input_bound/start": "the workers restart in every epoch: DataLoader(persistent_workers=True) keeps them alive",
     "input_bound/stretch": (
         "loading kept up before and after: check what was read from step {first} to {last} (a cold cache, a shared "
         "file system under load, larger samples); copy the data to a local disk, or load further ahead (num_workers, "
@@ -196,9 +194,7 @@ REMEDIES: dict[str, str] = {
         "the model runs on the CPU and the GPU is unused: call model.to('cuda'), and .to('cuda', non_blocking=True) "
         "on every batch; check torch.cuda.is_available()"
     ),
-    "swapping": (
-        "the machine is short of memory: use fewer loader workers, a smaller batch or smaller caches, or add memory"
-    ),
+    "swapping": "memory is short: use fewer loader workers, a smaller batch or smaller caches, or add memory",
     "padding_waste": (
         "sort samples into batches of similar length (bucketing), pad to the longest sample of the batch instead of a "
         "fixed length, or pack several sequences into one"
@@ -211,9 +207,7 @@ REMEDIES: dict[str, str] = {
         "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, use few batch sizes, and free large tensors before you "
         "allocate larger ones"
     ),
-    "disk_full": (
-        "keep fewer checkpoints and runs (`stepscope gc`), or move them elsewhere, before the next checkpoint fails"
-    ),
+    "disk_full": "keep fewer checkpoints and runs (`stepscope gc`), or move them, before the next checkpoint fails",
     "oom": (
         "use a smaller batch with gradient accumulation, activation checkpointing or a narrower dtype; if much memory "
         "is reserved but free, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -250,9 +244,7 @@ REMEDIES: dict[str, str] = {
         "check that the layer's output reaches the loss: no detach, no frozen or unused branch, no ReLU that is "
         "always off"
     ),
-    "learning_rate": (
-        "check the schedule: its total number of steps, and that scheduler.step() is called once per update"
-    ),
+    "learning_rate": "check the schedule: its total number of steps, and one call of scheduler.step() per update",
     "learning_rate/zero": (
         "the schedule has reduced the learning rate to (nearly) 0 while the training continues: set its real number "
         "of steps, or stop there"
@@ -314,17 +306,13 @@ ALARMS: dict[str, str] = {
         "`stepscope diagnose RUN` shows which phase grew; look for other jobs on the machine, throttled GPUs and a "
         "slow file system"
     ),
-    "cpu_usage": (
-        "use fewer or lighter loader workers, with OMP_NUM_THREADS=1 in them; look for other jobs on the machine"
-    ),
+    "cpu_usage": "use fewer or lighter loader workers, with OMP_NUM_THREADS=1; look for other jobs on the machine",
     "preempted": "the scheduler took the job: queue it again to continue from the last checkpoint",
     "gpu_lost": "drain the node, and reset or replace the GPU",
     "gpu_xid": "look up the Xid in NVIDIA's table; drain the node if it happens again",
     "gpu_ecc": "results since then may be wrong: go back to the checkpoint before it, and reset the GPU",
     "gpu_driver_hung": "look at dmesg for driver errors; the node may need a reset",
-    "sampler_blind": (
-        "run `stepscope doctor` to see what is missing; alerts on these metrics cannot fire until the source is back"
-    ),
+    "sampler_blind": "`stepscope doctor` shows what is missing; alerts on these metrics cannot fire until it is back",
     "rows_dropped": "log fewer values, or set recorder.high_frequency; the metrics stepscope/* count the lost rows",
 }
 """What to do about alerts that are not findings of a run, by the name of their rule."""

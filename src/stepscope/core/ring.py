@@ -134,7 +134,7 @@ class RingReader:
         os.pwrite(self._descriptor, value.to_bytes(8, "little"), word * 8)
 
     def set_progress(self, cursor: int, expected: int, lost: int) -> None:
-        """Store cursor, expected sequence and lost rows in one call: a kill must not part them."""
+        """Store cursor, expected sequence and lost rows in one call: a kill must not separate them."""
         os.pwrite(self._descriptor, struct.pack("<3Q", cursor, expected, lost), WORD_CURSOR * 8)
 
     def read(self, cursor: int, limit: int = 1 << 20) -> tuple[list[Piece], int]:

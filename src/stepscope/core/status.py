@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 OK = 0
 DISK_FULL, READ_ONLY, GONE, IO_ERROR, NO_ACCESS = 1, 2, 3, 4, 5
-RECOVERED, UNTOLD, CUT, REPLACED = 6, 7, 8, 9
+RECOVERED, ALERTS_UNSENT, CUT, REPLACED = 6, 7, 8, 9
 FAILURES = frozenset((DISK_FULL, READ_ONLY, GONE, IO_ERROR, NO_ACCESS))
 """The run cannot be written."""
 
@@ -23,35 +23,29 @@ MESSAGES = {
     IO_ERROR: "cannot write the run: the disk reports an error; look at watcher.log in the run's folder",
     NO_ACCESS: "cannot write the run: permission denied; give this user the right to write there",
     RECOVERED: "the run can be written again",
-    UNTOLD: "cannot tell of every alert: a channel does not answer, or a rule is wrong; see `stepscope alerts check`",
+    ALERTS_UNSENT: "cannot send all alerts: a channel does not answer or a rule is wrong; see `stepscope alerts check`",
     CUT: "cannot find parts of the run's folder: they were removed; what was in them is lost, recording goes on",
     REPLACED: "cannot write the run: a file is in the place of one of its folders; move it away, "
     "the newest rows wait in memory until then",
 }
 
 _BY_ERRNO = {
-    errno.ENOSPC: DISK_FULL,
-    errno.EDQUOT: DISK_FULL,
-    errno.EFBIG: DISK_FULL,
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), DISK_FULL),
+    **dict.fromkeys((errno.ENOENT, errno.ESTALE), GONE),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), NO_ACCESS),
     errno.EROFS: READ_ONLY,
-    errno.ENOENT: GONE,
     errno.ENOTDIR: REPLACED,
-    errno.ESTALE: GONE,
-    errno.EACCES: NO_ACCESS,
-    errno.EPERM: NO_ACCESS,
 }
-
-
-_MOST_WORDS = 2000
+_MOST_BYTES = 2000
 """Bytes of a notice that are read."""
 
 
 def text_of(status: int, ring: Path | None = None) -> str:
     """Return the message of a status, "" for none; the notice that the watcher wrote next to the ring comes first."""
-    if status == UNTOLD and ring is not None:
+    if status == ALERTS_UNSENT and ring is not None:
         try:
             with ring.with_suffix(NOTICE_SUFFIX).open("rb") as file:
-                return file.read(_MOST_WORDS).decode("utf-8", "replace").strip() or MESSAGES[status]
+                return file.read(_MOST_BYTES).decode("utf-8", "replace").strip() or MESSAGES[status]
         except OSError:  # gone, or never written
             return MESSAGES[status]
     return MESSAGES.get(status, "")

@@ -149,7 +149,7 @@ METRICS: tuple[Metric, ...] = (
     counter("stepscope/bytes_total", "Bytes that the recorder wrote to its ring."),
     counter("stepscope/drops_total", "Rows lost because they were overwritten before they were drained.", "rows"),
     counter(
-        "stepscope/refused_total", "Values refused because the value is not a number or the name is invalid.", "values"
+        "stepscope/refused_total", "Values refused because they are not numbers or their name is invalid.", "values"
     ),
     gauge("stepscope/log_seconds", "Time of one log call on the training thread, mean over a sample of calls."),
     gauge("stepscope/drain_lag_seconds", "Age of the oldest row that is not drained yet."),

@@ -160,9 +160,7 @@ class _DocumentBuilder:
             raise YamlRefusal(f"it has more than {MAX_ALIASES} aliases{_at(event)}", "write the values out")
         node = self.anchors.get(event.anchor or "")
         if node is None:
-            raise YamlRefusal(
-                f"the alias '*{event.anchor}' stands for nothing yet{_at(event)}", "define its anchor before"
-            )
+            raise YamlRefusal(f"the alias '*{event.anchor}' is not defined yet{_at(event)}", "define its anchor before")
         self.add(node.count, event)
         return node
 

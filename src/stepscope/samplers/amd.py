@@ -134,10 +134,10 @@ class AmdSampler(Sampler):
         reasons = {}
         for card in self._cards:
             for name in sorted(EACH - card.sample().keys()):
-                reasons[f"gpu/{card.index}/{name}"] = "the amdgpu driver does not tell it for this card; nothing to do"
+                reasons[f"gpu/{card.index}/{name}"] = "the amdgpu driver does not report it; nothing to do"
         return reasons
 
     def events(self) -> list[dict[str, object]]:
         """Return the GPUs lost since the last call."""
-        told, self._events = self._events, []
-        return told
+        found, self._events = self._events, []
+        return found

@@ -364,5 +364,5 @@ class CgroupSampler(Sampler):
 
     def events(self) -> list[dict[str, object]]:
         """Return kills since the last call: kind, count, total and, if there is a limit, limit_bytes."""
-        told, self._events = self._events, []
-        return told
+        found, self._events = self._events, []
+        return found

@@ -16,9 +16,7 @@ FREQUENCY_EVERY = 5_000_000_000
 """ns."""
 
 METRICS = (
-    gauge(
-        "cpu/usage_ratio", "CPU time in use, as a share of the cgroup's quota if there is one, otherwise of all CPUs."
-    ),
+    gauge("cpu/usage_ratio", "CPU time in use, as a share of the cgroup's quota if there is one, else of all CPUs."),
     gauge("cpu/machine_usage_ratio", "CPU time in use, as a share of all CPUs of the machine."),
     gauge("cpu/*/usage_ratio", "Share of time in which this CPU was in use."),
     gauge("cpu/iowait_ratio", "Share of the machine's CPU time spent waiting for disks."),

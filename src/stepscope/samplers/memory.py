@@ -14,9 +14,7 @@ METRICS = (
     gauge("memory/used_bytes", "Memory in use on the machine."),
     gauge("memory/available_bytes", "Memory still available on the machine."),
     gauge("memory/shared_bytes", "Memory in shared segments and tmpfs such as /dev/shm."),
-    gauge(
-        "memory/used_ratio", "Memory in use, as a share of the cgroup's limit if there is one, otherwise of all memory."
-    ),
+    gauge("memory/used_ratio", "Memory in use, as a share of the cgroup's limit if there is one, else of all memory."),
     gauge("memory/machine_used_ratio", "Share of the machine's memory in use."),
     gauge(
         "memory/headroom_bytes",

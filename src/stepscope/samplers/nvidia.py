@@ -138,15 +138,15 @@ class NvidiaSampler(Sampler):
             self.driver = answer["driver"]
             self._choose()
         own = self._pids()
-        told = {gpu for gpu, _ in self.mine}
+        gpus = {gpu for gpu, _ in self.mine}
         values: dict[str, float] = {}
         for card in answer["gpus"]:
             index = card["index"]
-            if self._all or index in told or self._unknown(card):
+            if self._all or index in gpus or self._unknown(card):
                 self._events += self._cards.look(card, self._uuid(index), now)
                 values |= self._values(card, own)
         for index, number in answer["xids"]:
-            if self._all or index in told:
+            if self._all or index in gpus:
                 self._events.append(xid_event(index, number, self._uuid(index)))
         return values | node_values(values, self.mine)
 

@@ -90,9 +90,7 @@ HARMFUL = {
 """Unwanted throttling; a power cap is normal for a busy GPU."""
 THROTTLE_REMEDY = "check cooling, air flow and power supply; nvidia-smi -q -d PERFORMANCE,TEMPERATURE shows more"
 LOST_REMEDY = "the kernel log (dmesg | grep -i xid) says why; the machine needs a reset of the GPU or a restart"
-ECC_REMEDY = (
-    "results since then may be wrong: go back to a checkpoint; reset the GPU, and replace it if this comes again"
-)
+ECC_REMEDY = "results since then may be wrong: go back to a checkpoint; reset the GPU, and replace it if this recurs"
 HUNG_REMEDY = "other metrics go on, GPU metrics are tried again; see whether nvidia-smi answers, and dmesg for Xids"
 
 
@@ -109,19 +107,15 @@ XIDS: dict[int, Xid] = {
     13: Xid("a kernel failed: invalid access or instruction", _PROGRAM),
     31: Xid("a kernel used an invalid memory address", _PROGRAM),
     43: Xid("the GPU stopped a program that had failed", _PROGRAM),
-    45: Xid(
-        "work was removed after an earlier error, or because its process was killed", "look at the error before it"
-    ),
-    48: Xid("memory error that could not be corrected (double bit)", f"{_RESET}; replace the card if this comes again"),
+    45: Xid("work was removed after an earlier error, or its process was killed", "look at the error before it"),
+    48: Xid("memory error that could not be corrected (double bit)", f"{_RESET}; replace the card if this recurs"),
     63: Xid("a faulty row of memory will be replaced", f"when convenient, {_RESET}"),
-    64: Xid("a faulty row of memory could not be replaced", f"{_RESET}; replace the card if this comes again"),
+    64: Xid("a faulty row of memory could not be replaced", f"{_RESET}; replace the card if this recurs"),
     74: Xid("NVLink error", f"{_RESET}; check bridges and cables, see nvidia-smi nvlink -e"),
     79: Xid("the GPU has fallen off the bus", "restart the machine; check power, cooling and the PCIe slot"),
     94: Xid("memory error that hit one program only", f"start the run again from a checkpoint; later {_RESET}"),
     95: Xid("memory error that may have hit every program on the GPU", f"{_RESET}, then start again from a checkpoint"),
-    119: Xid(
-        "the processor inside the GPU (GSP) does not answer", f"{_RESET} or restart the machine; update the driver"
-    ),
+    119: Xid("the GPU's own processor (GSP) does not answer", f"{_RESET} or restart the machine; update the driver"),
 }
 UNKNOWN_XID = Xid("error of the driver", "look the number up in NVIDIA's list of Xid errors")
 
@@ -136,7 +130,7 @@ ORDER_DOUBT = (
     "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
 )
 NAMESPACE = "the driver names processes by numbers of another PID namespace; start the container with --pid=host"
-HIDDEN = "the driver does not say how much memory each process has; see nvidia-smi"
+HIDDEN = "the driver does not report the memory of each process; see nvidia-smi"
 _CANNOT_START: dict[int | str, str] = {
     "binding": "nvidia-ml-py is not installed; pip install nvidia-ml-py",
     4: "no right to open the NVIDIA devices; see ls -l /dev/nvidia* and ask for their group (root is not needed)",
@@ -145,9 +139,9 @@ _CANNOT_START: dict[int | str, str] = {
     18: "the NVIDIA library and the loaded driver are of different versions; restart the machine after an update",
 }
 _MISSING = {
-    "unsupported": "this card or driver does not tell it; nothing to do",
+    "unsupported": "this card or driver does not report it; nothing to do",
     "denied": "this user may not read it; ask the administrator for the right if you need it (root is not needed)",
-    "failed": "the driver failed to tell it; it is asked again each time",
+    "failed": "the driver failed to report it; it is asked again each time",
 }
 
 

@@ -242,9 +242,7 @@ class Reader:
             answer["driver"] = _text(self._nvml, lambda _: self._nvml.nvmlSystemGetDriverVersion(), None)
         calls = FAST | SLOW if request.get("slow") else FAST
         answer["gpus"] = [self._card(index, card, calls) for index, card in self._cards.items()]
-        answer["gpus"] += [
-            {"index": index, "lost": why} for index, why in self._lost.items() if index not in self._cards
-        ]
+        answer["gpus"] += [{"index": at, "lost": why} for at, why in self._lost.items() if at not in self._cards]
         answer["xids"] = self._events.take(self._cards)
         return answer
 

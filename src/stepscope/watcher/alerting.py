@@ -151,7 +151,7 @@ class Alerting(Feed):
                 write_private(stream.path.with_suffix(NOTICE_SUFFIX), f"{problems[0]}{more}")
             except OSError as error:
                 self._journal.note(f"cannot write a notice for the terminal: {error}", "notice")
-            stream.reader.set_word(ring.WORD_STATUS, status.UNTOLD)
+            stream.reader.set_word(ring.WORD_STATUS, status.ALERTS_UNSENT)
 
     def _start(self, settings: dict[str, Any], pair: Pair) -> None:
         from stepscope.alerts.actions import commands_of
