@@ -56,8 +56,8 @@ def test_an_event_reads_back_to_the_same_bits(step, value):
     whole = records.event(1.5, step, [records.scalar(b"x", value)])
     event = tfevents.decode(whole[12:-4])
     assert (event.time, event.step) == (1.5, step)
-    [found] = event.scalars
-    assert math.isnan(value) if math.isnan(found.value) else struct.pack("d", found.value) == struct.pack("d", value)
+    [(_, found)] = event.scalars
+    assert math.isnan(value) if math.isnan(found) else struct.pack("d", found) == struct.pack("d", value)
 
 
 @pytest.mark.promise("S0-028", "S4-047")

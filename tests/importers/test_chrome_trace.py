@@ -19,7 +19,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import ANNOTATION, KERNEL, MEMCPY, MEMSET, OPERATOR, OTHER, RUNTIME, SYNC, Trace
 from stepscope.importers.traces import events as trace_events
 from stepscope.importers.traces.chrome_trace import read_trace, read_traces
-from stepscope.importers.traces.text import Limits
+from stepscope.importers.traces.text import TraceLimits
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FOLDERS = ("hta-traces", "kineto-resnet50", "param-dlrm-8rank", "tracelens-h100")
@@ -294,7 +294,7 @@ def test_too_many_events_keep_the_device(tmp_path):
     """Past the limit short host events go, are counted, and every device event stays."""
     events = [event(ts=number * 10, args={"stream": 7, "bytes": number}) for number in range(300)]
     events += [event("op", "cpu_op", ts=number, dur=number % 50, pid=1, tid=1) for number in range(3000)]
-    trace = read(tmp_path, {"traceEvents": events}, limits=Limits(events=1000))
+    trace = read(tmp_path, {"traceEvents": events}, limits=TraceLimits(events=1000))
     assert int(trace.on_device.sum()) == 300
     assert trace.number("bytes")[trace.on_device].tolist() == list(range(300))
     assert len(trace) <= 1000
@@ -307,14 +307,14 @@ def test_too_many_device_events_end_the_window(tmp_path, monkeypatch):
     for module in ("text", "events"):
         monkeypatch.setattr(f"stepscope.importers.traces.{module}.PIECE", 4096)
     monkeypatch.setattr("stepscope.importers.traces.text.PACKED_PIECE", 4096)
-    trace = read(tmp_path, [event(ts=number * 10) for number in range(2000)], limits=Limits(events=1000))
+    trace = read(tmp_path, [event(ts=number * 10) for number in range(2000)], limits=TraceLimits(events=1000))
     assert 1000 < len(trace) < 1200
     assert trace.notes[0].startswith(f"{2000 - len(trace)} events after these were left out")
 
 
 def test_too_many_names_become_one(tmp_path):
     """Past the limit new names share one."""
-    trace = read(tmp_path, [event(f"name {number}", ts=number) for number in range(50)], limits=Limits(texts=10))
+    trace = read(tmp_path, [event(f"name {number}", ts=number) for number in range(50)], limits=TraceLimits(texts=10))
     assert len(trace.names) == 11
     assert trace.names[-1] == "(other)"
 
@@ -374,9 +374,9 @@ def test_a_bomb_is_stopped(tmp_path):
 @pytest.mark.parametrize(
     ("limits", "cause"),
     [
-        (Limits(text_bytes=100), "larger than 100 bytes"),
-        (Limits(value_bytes=1000), "one value in it is larger"),
-        (Limits(seconds=-1), "longer than"),
+        (TraceLimits(text_bytes=100), "larger than 100 bytes"),
+        (TraceLimits(value_bytes=1000), "one value in it is larger"),
+        (TraceLimits(seconds=-1), "longer than"),
     ],
     ids=["text", "value", "time"],
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 from stepscope.cli.main import main
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.importers import confinement, formats, transfer
-from stepscope.importers.confinement import Limits, confined
+from stepscope.importers.confinement import ChildLimits, confined
 from stepscope.importers.imported import Imported, ImportedSeries
 from tests.importers.foreign import SAMPLES
 
@@ -38,7 +38,7 @@ def test_errors_come_back_as_they_are():
 
 def test_memory_is_bounded():
     """A reader that wants more memory than it may have is refused, not the machine."""
-    limits = Limits(address_bytes=256 << 20)
+    limits = ChildLimits(address_bytes=256 << 20)
     with pytest.raises(StepscopeError, match="memory is short: reading may take 256 MiB"):
         confined("work", lambda: [bytes(1 << 30)], limits)
 
@@ -46,13 +46,13 @@ def test_memory_is_bounded():
 def test_processor_time_is_bounded():
     """A reader that never ends is ended by the kernel."""
     with pytest.raises(StepscopeError, match="takes more than 1 s of processor time"):
-        confined("work", _endless, Limits(cpu_seconds=1))
+        confined("work", _endless, ChildLimits(cpu_seconds=1))
 
 
 def test_answers_are_bounded():
     """A reader that hands back too much is refused."""
     with pytest.raises(StepscopeError, match="does not fit into 1 MiB"):
-        confined("work", lambda: (bytes(1 << 20) for _ in range(3)), Limits(answer_bytes=1 << 20))
+        confined("work", lambda: (bytes(1 << 20) for _ in range(3)), ChildLimits(answer_bytes=1 << 20))
 
 
 def test_a_crash_is_an_error():

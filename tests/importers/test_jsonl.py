@@ -22,7 +22,7 @@ pytestmark = pytest.mark.processes
 def read(tmp_path, text):
     path = tmp_path / "log.jsonl"
     path.write_text(text)
-    return jsonl.read(str(path))
+    return jsonl.FORMAT.read(str(path))
 
 
 def test_rows_are_read_with_step_time_rank_and_depth(tmp_path):
@@ -98,7 +98,7 @@ def test_values_that_are_no_numbers_are_noted(tmp_path):
     path.write_text(
         "".join(f'{{"step": {at}, "loss": 1, "ok": true, "x": [1], "m": "{at}", "h": "a"}}\n' for at in "12")
     )
-    run = jsonl.read(str(path))
+    run = jsonl.FORMAT.read(str(path))
     assert run.notes == (
         "lists, switches, media and deeper objects, left out: ok, x (4 values)",
         "text, left out: m (2 values)",

@@ -13,7 +13,7 @@ from stepscope.importers.logs import lightning_csv
 def read(tmp_path, text, name="metrics.csv"):
     path = tmp_path / name
     path.write_text(text)
-    return lightning_csv.read(str(path))
+    return lightning_csv.FORMAT.read(str(path))
 
 
 def test_an_empty_cell_is_absent(tmp_path):

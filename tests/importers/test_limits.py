@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from stepscope.core.errors import StepscopeError
-from stepscope.importers import formats, points, source, transfer, words
+from stepscope.importers import formats, run_builder, source, transfer, words
 from tests.importers.foreign import SAMPLES
 
 
@@ -68,7 +68,7 @@ def test_a_line_beyond_its_limit_is_left_out(tmp_path, monkeypatch):
 
 def test_points_and_names_are_bounded():
     """More than the limits is counted, never kept."""
-    some_points = points.Points(most_points=3, most_names=2)
+    some_points = run_builder.RunBuilder(most_points=3, most_names=2)
     for index in range(4):
         some_points.add("a", index)
         some_points.add(f"b{index}", index)

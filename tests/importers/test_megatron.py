@@ -13,12 +13,12 @@ from tests.importers.foreign import MEGATRON, SAMPLES, shared
 def read(tmp_path, text):
     path = tmp_path / "log"
     path.write_text(text)
-    return megatron.read(str(path))
+    return megatron.FORMAT.read(str(path))
 
 
 def test_the_documented_spike_is_read():
     """The lines of BLOOM's chronicle: 2.77 up to iteration 29040, 7.34 at 29050."""
-    run = megatron.read(str(shared("bloom-incidents/tr1-13B_iteration_lines.log")))
+    run = megatron.FORMAT.read(str(shared("bloom-incidents/tr1-13B_iteration_lines.log")))
     loss = dict(zip(run.series("loss").step.tolist(), run.series("loss").value.tolist(), strict=True))
     assert loss[29040] == 2.768131
     assert loss[29050] == 7.343709
@@ -28,7 +28,7 @@ def test_the_documented_spike_is_read():
 
 def test_a_field_that_a_line_lacks_is_absent():
     """While all iterations are skipped there is no loss: no point, and never 0."""
-    run = megatron.read(str(shared("bloom-incidents/megatron_gpt2_n16_iteration_lines.log")))
+    run = megatron.FORMAT.read(str(shared("bloom-incidents/megatron_gpt2_n16_iteration_lines.log")))
     assert run.series("loss").step.tolist() == [20, 30, 40, 50, 60, 70, 80, 90]
     assert run.series("grad_norm").step[0] == 30
     assert run.series("loss").value[1] == 32.82511
@@ -68,7 +68,7 @@ def test_lines_without_an_iteration_are_an_error(tmp_path):
 def test_reference_values_are_read_as_they_are():
     """Loss, time and memory of each step; what was not recorded is absent."""
     path = shared("megatron-golden/mixtral__mixtral_8x7b_alltoall_tp2pp4ep4_release/golden_values_dev_dgx_h100.json")
-    run = megatron_golden.read(str(path))
+    run = megatron_golden.FORMAT.read(str(path))
     values = json.loads(path.read_text())["lm loss"]["values"]
     known = {int(step): value for step, value in values.items() if value != "nan"}
     assert dict(zip(run.series("loss").step.tolist(), run.series("loss").value.tolist(), strict=True)) == known
@@ -82,8 +82,8 @@ def test_reference_values_of_either_form(tmp_path):
     path.write_text(
         '{"a": {"start_step": 0, "step_interval": 5, "values": [1, "nan", 3, "nan"]}, "b": {"values": {"5": 9}}}'
     )
-    run = megatron_golden.read(str(path))
+    run = megatron_golden.FORMAT.read(str(path))
     assert run.series("a").step.tolist() == [0, 5, 10]
     assert math.isnan(run.series("a").value[1])
     path.write_bytes(SAMPLES["megatron_golden"])
-    assert megatron_golden.read(str(path)).series("loss").value.tolist() == [2.5, 2.25]
+    assert megatron_golden.FORMAT.read(str(path)).series("loss").value.tolist() == [2.5, 2.25]

@@ -14,12 +14,12 @@ from tests.importers.foreign import shared
 def read(tmp_path, text):
     path = tmp_path / "log"
     path.write_text(text)
-    return mllog.read(str(path))
+    return mllog.FORMAT.read(str(path))
 
 
 def test_tracked_values_are_read_at_their_step():
     """NVIDIA's pre-training run: loss and step time each 32 steps, evaluations by samples, run time by its edges."""
-    run = mllog.read(str(shared("mlperf-v5.1-runs/nvidia_8gpu_llama31_8b/result_0.txt")))
+    run = mllog.FORMAT.read(str(shared("mlperf-v5.1-runs/nvidia_8gpu_llama31_8b/result_0.txt")))
     assert run.series("loss").step.tolist()[:2] == [31, 63]
     assert len(run.series("step_seconds")) == len(run.series("loss")) == 360
     assert statistics.median(run.series("step_seconds").value) == pytest.approx(0.345, rel=0.01)
@@ -31,7 +31,7 @@ def test_tracked_values_are_read_at_their_step():
 
 def test_step_time_of_a_log_that_tracks_none_is_that_of_its_blocks():
     """NVIDIA's fine-tuning run tells time by blocks: ours equals its own figure; learning rate is in the metadata."""
-    run = mllog.read(str(shared("mlperf-v5.1-runs/nvidia_8gpu_llama2_70b_lora/result_0.txt")))
+    run = mllog.FORMAT.read(str(shared("mlperf-v5.1-runs/nvidia_8gpu_llama2_70b_lora/result_0.txt")))
     assert run.series("step_seconds").value == pytest.approx(run.series("block/train_step_time").value, rel=1e-4)
     assert run.series("step_seconds").step.tolist() == [192, 240, 288, 336, 384]
     assert run.series("learning_rate").value[0] == 0.0005995107311778406
@@ -41,7 +41,7 @@ def test_steps_that_count_samples_are_divided_by_the_batch():
     """AMD's runs log samples as steps; throughput and step time then agree."""
     folder = shared("mlperf-v5.1-runs/amd_mi355x_llama31_8b")
     for path in sorted(folder.glob("result_*.txt")):
-        run = mllog.read(str(path))
+        run = mllog.FORMAT.read(str(path))
         assert run.series("step_seconds").step.tolist()[:2] == [384, 768]
         assert 32 / run.series("step_seconds").value == pytest.approx(run.series("samples_per_second").value, rel=1e-3)
         lines = [json.loads(each.partition("MLLOG ")[2]) for each in path.read_text().splitlines()]

@@ -36,7 +36,7 @@ def read(tmp_path, text):
 def test_the_real_log_without_a_header_is_read():
     """Columns are told by units and values: utilisation, used and free memory, temperature and power."""
     path = shared("gpu-telemetry-nvidia-smi/gpu_log.csv")
-    run = nvidia_smi.read(str(path))
+    run = nvidia_smi.FORMAT.read(str(path))
     first, rows = path.read_text().splitlines()[0], len(path.read_text().splitlines())
     assert first.startswith("2026/04/25 16:06:06.780, 0 %, 0 %, 2 MiB, 20146 MiB, 27, 11.64 W")
     assert {name: run.series(f"gpu/0/{name}").value[0] for name in ("memory_used_bytes", "memory_free_bytes")} == {
@@ -110,7 +110,7 @@ def test_columns_that_nobody_can_tell_are_an_error(tmp_path):
     path = tmp_path / "log"
     path.write_text("2026/01/01 00:00:00.000, 1, 2, 3\n")
     with pytest.raises(StepscopeError, match="write it with --format=csv"):
-        nvidia_smi.read(str(path))
+        nvidia_smi.FORMAT.read(str(path))
 
 
 def test_dmon_is_read(tmp_path):

@@ -35,7 +35,7 @@ def test_real_repeats_have_the_time_that_their_authors_state():
 
 def test_a_log_with_train_loss_and_a_clock_that_starts_anew():
     """The clock of this program goes back once, after its warm-up: that step has no time."""
-    run = step_log.read(str(shared("modded-nanogpt-runs/2024-10-10_Muon_with_train_loss.txt")))
+    run = step_log.FORMAT.read(str(shared("modded-nanogpt-runs/2024-10-10_Muon_with_train_loss.txt")))
     assert len(run.series("loss")) == 6200
     assert len(run.series("step_seconds")) == 6199
     assert run.series("step_seconds").value.min() >= 0
@@ -86,14 +86,14 @@ def test_prose_is_no_log(tmp_path):
     (tmp_path / "x").write_text("In step 2 we see that it works.\nstep 3: go on\nstep 4: stop, see page 5\n")
     assert formats.detect(str(tmp_path / "x")) is None
     with pytest.raises(StepscopeError, match="no line has a step"):
-        step_log.read(str(tmp_path / "x"))
+        step_log.FORMAT.read(str(tmp_path / "x"))
 
 
 def test_real_grpo_logs_are_read():
     """Both debug logs: the table by step, and the figures below each step agree with it."""
     folder = shared("grpo-rookworld")
     for name, steps in (("manual_grpo_debug_log-250902-1324.log", 50), ("manual_grpo_debug_log-250902-1950.log", 1000)):
-        run = console_log.read(str(folder / name))
+        run = console_log.FORMAT.read(str(folder / name))
         table = dict(
             zip(run.series("table/gradn").step.tolist(), run.series("table/gradn").value.tolist(), strict=True)
         )
@@ -106,7 +106,7 @@ def test_settings_before_the_first_step_are_facts(tmp_path):
     """A figure that stands before any step, or at one alone, is no metric."""
     path = tmp_path / "log"
     path.write_text("Learning rate: 1e-06\n" + SAMPLES["console_log"].decode() + "Final score: 3.5 (of 5)\n")
-    run = console_log.read(str(path))
+    run = console_log.FORMAT.read(str(path))
     assert run.facts["learning_rate"] == 1e-06
     assert run.names() == ["loss"]
 

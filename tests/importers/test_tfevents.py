@@ -16,12 +16,12 @@ from tests.importers.foreign import event, event_file, field, scalar, shared, si
 def read(tmp_path, data):
     path = tmp_path / "events"
     path.write_bytes(data)
-    return tfevents.read(str(path))
+    return tfevents.FORMAT.read(str(path))
 
 
 def test_the_real_file_is_read_whole():
     """Six scalars of seventeen steps each, by TensorBoard's own count; graph and images are passed over."""
-    run = tfevents.read(str(shared("wandb-tb-samples/events.out.tfevents.1585769947.cvp")))
+    run = tfevents.FORMAT.read(str(shared("wandb-tb-samples/events.out.tfevents.1585769947.cvp")))
     assert {name: len(run.series(name)) for name in run.names()} == dict.fromkeys(
         ("batch_acc", "batch_loss", "epoch_acc", "epoch_loss", "epoch_val_acc", "epoch_val_loss"), 17
     )

@@ -12,7 +12,7 @@ from tests.importers.foreign import shared
 def test_the_real_state_is_read_to_its_last_entry():
     """Every number of the log stands at its step; the rest of the state is facts."""
     path = shared("hf-trainer-state/trainer_state.json")
-    run = trainer_state.read(str(path))
+    run = trainer_state.FORMAT.read(str(path))
     history = json.loads(path.read_text())["log_history"]
     rows = [row for row in history if "loss" in row]
     assert run.series("loss").value.tolist() == [row["loss"] for row in rows]
@@ -29,7 +29,7 @@ def test_the_mean_at_the_end_is_not_a_point_of_the_loss(tmp_path):
     path.write_text(
         '{"log_history": [{"loss": 2.0, "step": 1}, {"train_loss": 3.0, "step": 1}, 5, {"loss": "NaN", "step": 2}]}'
     )
-    run = trainer_state.read(str(path))
+    run = trainer_state.FORMAT.read(str(path))
     assert run.series("loss").step.tolist() == [1, 2]
     assert run.series("train_loss").value.tolist() == [3.0]
     assert run.notes == ("entries of the log that are no objects, left out",)
@@ -39,7 +39,7 @@ def test_secrets_of_the_state_are_not_kept(tmp_path):
     """Facts pass the same redaction as a run's own configuration."""
     path = tmp_path / "x"
     path.write_text('{"log_history": [], "trial_params": {"api_key": "sk-abcdef0123456789abcdef", "lr": 0.1}}')
-    facts = trainer_state.read(str(path)).facts
+    facts = trainer_state.FORMAT.read(str(path)).facts
     assert facts["trial_params"] == {"api_key": "[redacted]", "lr": 0.1}
 
 
@@ -49,4 +49,4 @@ def test_what_is_no_state_is_an_error(text, tmp_path):
     path = tmp_path / "x"
     path.write_text(text)
     with pytest.raises(StepscopeError, match="cannot read"):
-        trainer_state.read(str(path))
+        trainer_state.FORMAT.read(str(path))

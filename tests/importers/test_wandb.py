@@ -13,12 +13,12 @@ from tests.importers.foreign import field, history, items, shared, wandb_file
 def read(tmp_path, data):
     path = tmp_path / "run-x.wandb"
     path.write_bytes(data)
-    return wandb.read(str(path))
+    return wandb.FORMAT.read(str(path))
 
 
 def test_the_real_file_is_read_whole():
     """The run of W&B's own tests: who it was, how it ended, and one sample of the machine."""
-    run = wandb.read(str(shared("wandb-tb-samples/run-g9dvvkua.wandb")))
+    run = wandb.FORMAT.read(str(shared("wandb-tb-samples/run-g9dvvkua.wandb")))
     assert run.facts["run_id"] == "g9dvvkua"
     assert run.facts["project"] == "code-toad"
     assert run.facts["exit_code"] == 0

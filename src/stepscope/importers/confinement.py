@@ -37,7 +37,7 @@ _ASIDE = 64 << 10
 
 
 @dataclass(frozen=True)
-class Limits:
+class ChildLimits:
     """What a child may use."""
 
     address_bytes: int = ADDRESS_BYTES
@@ -45,13 +45,13 @@ class Limits:
     answer_bytes: int = ANSWER_BYTES
 
     @classmethod
-    def of(cls, paths: Sequence[str], address_bytes: int = ADDRESS_BYTES) -> Limits:
+    def of(cls, paths: Sequence[str], address_bytes: int = ADDRESS_BYTES) -> ChildLimits:
         """Return the limits for some files and folders, by their size."""
         megabytes = sum(map(_size, paths)) / 1e6
         return cls(address_bytes, CPU_SECONDS + int(CPU_SECONDS_PER_MB * megabytes))
 
 
-def confined(what: str, work: Work, limits: Limits | None = None) -> bytes:
+def confined(what: str, work: Work, limits: ChildLimits | None = None) -> bytes:
     """Let a child do some work, and return its result as bytes.
 
     Args:
@@ -62,7 +62,7 @@ def confined(what: str, work: Work, limits: Limits | None = None) -> bytes:
     Raises:
         StepscopeError: the work failed, or exceeded a limit.
     """
-    limits = limits or Limits()
+    limits = limits or ChildLimits()
     with _answer() as answer:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # else the child would write it a second time
@@ -99,7 +99,7 @@ def _wait(child: int) -> int:
         raise
 
 
-def _work(work: Work, answer: BinaryIO, limits: Limits) -> NoReturn:
+def _work(work: Work, answer: BinaryIO, limits: ChildLimits) -> NoReturn:
     """Do the work in the child and exit, without the parent's cleanup."""
     code = REFUSED
     try:
@@ -121,7 +121,7 @@ def _work(work: Work, answer: BinaryIO, limits: Limits) -> NoReturn:
         os._exit(code)
 
 
-def _confine(limits: Limits) -> None:
+def _confine(limits: ChildLimits) -> None:
     """Set the limits. Narrower limits of the system stay."""
     wanted = {
         resource.RLIMIT_AS: _address_space() + limits.address_bytes,
@@ -164,7 +164,7 @@ def _refusal(what: str, told: bytes) -> StepscopeError:
     return (UsageError if kind == UsageError.__name__ else StepscopeError)(*parts)
 
 
-def _ending(status: int, limits: Limits) -> str:
+def _ending(status: int, limits: ChildLimits) -> str:
     """Return why a child ended without a result."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number == signal.SIGXCPU:

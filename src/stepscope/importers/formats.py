@@ -6,11 +6,11 @@ File names are ignored, because logs are called anything. A folder is searched; 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.importers import own_export
+from stepscope.importers import own_export, training_logger
 from stepscope.importers.binary import tfevents, wandb
 from stepscope.importers.logs import (
     console_log,
@@ -19,7 +19,6 @@ from stepscope.importers.logs import (
     megatron,
     megatron_golden,
     mllog,
-    resource_logs,
     step_log,
     trainer_state,
 )
@@ -27,72 +26,25 @@ from stepscope.importers.nvidia_smi import table as nvidia_smi
 from stepscope.importers.source import head, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
+    from stepscope.importers.import_format import ImportFormat
     from stepscope.importers.imported import Imported
-    from stepscope.importers.source import Head
 
 MOST_FILES = 10_000
 """Maximum files read in a folder."""
 DEEPEST = 8
 """Maximum depth of the search."""
 WANDB_FOLDERS = {"files", "logs", "tmp"}
+_MODULES = (
+    *(own_export, training_logger, tfevents, wandb, trainer_state, megatron_golden, mllog, nvidia_smi, jsonl),
+    *(megatron, lightning_csv, step_log, console_log),
+)
+FORMATS: dict[str, ImportFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
+"""By name, in the order in which they are tried: specific formats come before those that any text could match."""
 
 
-@dataclass(frozen=True)
-class Format:
-    """A foreign format: what it is, how its files are recognized and read."""
-
-    name: str
-    help: str
-    recognises: Callable[[Head], bool]
-    """Judges the start of a file; specific formats come before those that any text could match."""
-    read: Callable[[str], Imported]
-    unite: Callable[[Sequence[Imported]], list[Imported]] = list
-    """Merges the files of a folder that belong to one run: event files, checkpoints."""
-
-
-FORMATS: dict[str, Format] = {
-    form.name: form
-    for form in (
-        Format(own_export.NAME, "what `stepscope export` writes", own_export.recognises, own_export.read),
-        Format("training_logger", "a TrainingLogger's export", own_export.recognises_logger, own_export.of_logger),
-        Format("tfevents", "TensorBoard event file", tfevents.recognises, tfevents.read, tfevents.join),
-        Format("wandb", "Weights & Biases run file", wandb.recognises, wandb.read),
-        Format(
-            "trainer_state",
-            "Transformers' trainer_state.json",
-            trainer_state.recognises,
-            trainer_state.read,
-            trainer_state.furthest,
-        ),
-        Format(
-            "megatron_golden", "Megatron's reference values of a test", megatron_golden.recognises, megatron_golden.read
-        ),
-        Format("mllog", "MLPerf log (:::MLLOG)", mllog.recognises, mllog.read),
-        Format("nvidia_smi", "nvidia-smi log: csv, dmon or the table", nvidia_smi.recognises, nvidia_smi.read),
-        Format("jsonl", "JSON rows", jsonl.recognises, jsonl.read),
-        Format("megatron", "Megatron, DeepSpeed or NeMo log lines", megatron.recognises, megatron.read),
-        Format(
-            "csv",
-            "CSV with a step or time, as Lightning's metrics.csv",
-            lightning_csv.recognises,
-            lightning_csv.read,
-            resource_logs.unite,
-        ),
-        Format("step_log", "log lines such as step:10 loss:2.5", step_log.recognises, step_log.read),
-        Format(
-            "console_log",
-            "a program's own report: a table, or figures under a step",
-            console_log.recognises,
-            console_log.read,
-        ),
-    )
-}
-"""By name, in the order in which they are tried."""
-
-
-def detect(path: str) -> Format | None:
+def detect(path: str) -> ImportFormat | None:
     """Return the format of a file, by its content; None if unknown."""
     beginning = head(path)
     return next((form for form in FORMATS.values() if form.recognises(beginning)), None)
@@ -109,18 +61,19 @@ def read(path: str, form: str | None = None) -> list[Imported]:
         StepscopeError: nothing there can be read.
     """
     path = os.fspath(path)
+    known = ", ".join(FORMATS)
     if form is not None and form not in FORMATS:
-        raise UsageError(f"read {path!r} as {form!r}", "there is no such format", f"take one of {', '.join(FORMATS)}")
+        raise UsageError(f"read {path!r} as {form!r}", "there is no such format", f"take one of {known}")
     if os.path.isdir(path):
         return _read_folder(path, form)
     chosen = FORMATS[form] if form is not None else detect(path)
     if chosen is None:
-        known = ", ".join(FORMATS)
         raise unreadable(path, "its content is of no format that Stepscope reads", f"it reads {known}")
     return [chosen.read(path)]
 
 
 def _read_folder(folder: str, form: str | None) -> list[Imported]:
+    """Return the runs of a folder ordered by path; the first one notes what could not be read."""
     by_format: dict[str, list[Imported]] = {name: [] for name in FORMATS}
     failed: list[StepscopeError] = []
     for path in files(folder):
@@ -131,11 +84,15 @@ def _read_folder(folder: str, form: str | None) -> list[Imported]:
         except StepscopeError as error:
             failed.append(error)
     runs = [run for name, some in by_format.items() for run in FORMATS[name].unite(some)]
-    if runs:
-        return _with_failures(_once(runs), failed)
-    if failed:
+    if not runs and failed:
         raise failed[0]
-    raise unreadable(folder, "no file in it is of a format that Stepscope reads", f"it reads {', '.join(FORMATS)}")
+    if not runs:
+        raise unreadable(folder, "no file in it is of a format that Stepscope reads", f"it reads {', '.join(FORMATS)}")
+    # Lightning writes the same run to event files and to a metrics.csv beside them.
+    logged = {os.path.dirname(run.path) for run in runs if run.format == "tfevents"}
+    doubled = {os.path.join(place, "metrics.csv") for place in logged}
+    first, *others = sorted((run for run in runs if run.path not in doubled), key=lambda run: run.path)
+    return [replace(first, notes=(*first.notes, *(f"beside it: {error}" for error in failed[:10]))), *others]
 
 
 def files(folder: str) -> Iterator[str]:
@@ -156,20 +113,3 @@ def files(folder: str) -> Iterator[str]:
                 return
             if not name.startswith(".") and os.path.isfile(os.path.join(place, name)):
                 yield os.path.join(place, name)
-
-
-def _once(runs: Sequence[Imported]) -> list[Imported]:
-    """Leave out a metrics.csv beside event files: Lightning writes the same run to both. Ordered by path."""
-    logged = {os.path.dirname(run.path) for run in runs if run.format == "tfevents"}
-    doubled = {
-        run.path for run in runs if os.path.basename(run.path) == "metrics.csv" and os.path.dirname(run.path) in logged
-    }
-    kept = (run for run in runs if run.path not in doubled)
-    return sorted(kept, key=lambda run: run.path)
-
-
-def _with_failures(runs: list[Imported], failed: Sequence[StepscopeError]) -> list[Imported]:
-    """Add what could not be read to the notes of the first run."""
-    if failed:
-        runs[0] = replace(runs[0], notes=(*runs[0].notes, *(f"beside it: {error}" for error in failed[:10])))
-    return runs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +12,12 @@ import numpy as np
 from stepscope.core.vocabulary import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+COLUMNS = {"step": np.int64, "time": np.float64, "value": np.float64, "rank": np.int32, "attempt": np.int32}
+"""The arrays of a series in their order; `seq` follows if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +60,25 @@ class Imported:
 
     def series(self, name: str) -> ImportedSeries:
         """Return one metric by its name, a documented alias or its source's name; an empty series if it is missing."""
-        spellings = (name, canonical(name), *(ours for ours, source in self._renamed() if source == name))
+        renamed = self.facts.get("names")
+        sources = renamed.items() if isinstance(renamed, dict) else ()
+        spellings = (name, canonical(name), *(ours for ours, source in sources if source == name))
         found = next((self.columns[each] for each in spellings if each in self.columns), None)
         return found if found is not None else series_of(name, [], [])
 
-    def _renamed(self) -> Iterable[tuple[str, Any]]:
-        """Return pairs of a metric's name and its name in the source."""
-        names = self.facts.get("names")
-        return names.items() if isinstance(names, dict) else ()
+
+def joined(runs: Sequence[Imported]) -> Imported:
+    """Return the files of one run as one: their series one after the other, and the notes with their file's name."""
+    parts: dict[str, list[ImportedSeries]] = defaultdict(list)
+    for run in runs:
+        for name, series in run.columns.items():
+            parts[name].append(series)
+    columns = {
+        name: ImportedSeries(name, *(np.concatenate([getattr(one, column) for one in some]) for column in COLUMNS))
+        for name, some in parts.items()
+    }
+    notes = tuple(f"{os.path.basename(run.path)}: {note}" for run in runs for note in run.notes)
+    return replace(runs[0], columns=columns, notes=notes)
 
 
 def series_of(name: str, step: Any, value: Any, time: Any = None, rank: int = 0, attempt: int = 0) -> ImportedSeries:

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 import math
+from array import array
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.redact import jsonable, redact
-from stepscope.core.ring import NO_STEP
-from stepscope.importers.imported import Imported
-from stepscope.importers.numbered import Numbered, Row
+from stepscope.importers.import_format import ImportFormat
 from stepscope.importers.source import MOST_LINE_BYTES, document, json_value, lines, opened, unreadable
 from stepscope.importers.words import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stepscope.importers.source import Head
+    from stepscope.importers.run_builder import RunBuilder
+    from stepscope.importers.source import FileHead
 
-NAME = "stepscope"
 HEADER = "name,rank,attempt,seq,step,time,value"
 KEYS = ("name", "rank", "attempt", "seq", "step", "time", "value")
 PARQUET, ARROW = b"PAR1", b"ARROW1"
@@ -31,12 +28,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _BATCH = 1 << 16
 
 
-def recognises(head: Head) -> bool:
+def recognises(head: FileHead) -> bool:
     """Return whether `stepscope export` has written a file."""
     return _reader(head.data) is not None
 
 
-def _reader(data: bytes) -> Callable[[str, Numbered], dict[str, Any]] | None:
+def _reader(data: bytes) -> Callable[[str, RunBuilder], None] | None:
     begin = data[:4096]
     if begin.startswith(HEADER.encode()):
         return _read_csv
@@ -49,18 +46,26 @@ def _reader(data: bytes) -> Callable[[str, Numbered], dict[str, Any]] | None:
     return _read_parquet if begin.startswith(PARQUET) else None
 
 
-def read(path: str) -> Imported:
-    """Return the run; from a JSON document also its description and events."""
+def fill(path: str, run: RunBuilder) -> None:
+    """Read the points; from a JSON document also the run's description and events."""
     with opened(path) as stream:
         reader = _reader(stream.read(4096))
     if reader is None:
         raise unreadable(path, "it is no export of Stepscope", "export the run again")
-    points = Numbered()
-    facts = reader(path, points)
-    return Imported(path, NAME, points.series(), redact(jsonable(facts)), points.notes())
+    reader(path, run)
 
 
-def _read_csv(path: str, points: Numbered) -> dict[str, Any]:
+def add_point(
+    run: RunBuilder, name: Any, rank: int, attempt: int, seq: int, step: int | None, time: float, value: float
+) -> None:
+    """Add one point, or raise TypeError, ValueError or OverflowError if it is invalid; time in seconds since 1970."""
+    if not isinstance(name, str) or not name or not -(2**31) <= rank < 2**31 or not 0 <= attempt < 2**31:
+        raise ValueError("rank, attempt or name")
+    array("q", (seq, step or 0))  # raises before anything is added
+    run.add(name, value, step, time, rank, attempt, seq)
+
+
+def _read_csv(path: str, run: RunBuilder) -> None:
     def texts() -> Iterator[str]:
         # With line ends: a name may contain one, and the CSV reader must see it.
         with opened(path) as stream:
@@ -74,21 +79,12 @@ def _read_csv(path: str, points: Numbered) -> dict[str, Any]:
         try:
             cells = next(rows, None)
             if cells is None:
-                return {}
+                return
             name, rank, attempt, seq, step, time, value = cells
-            points.add(
-                Row(
-                    unquoted(name),
-                    int(rank),
-                    int(attempt),
-                    int(seq),
-                    int(step) if step else NO_STEP,
-                    moment(time),
-                    float(value),
-                )
-            )
+            numbers = int(rank), int(attempt), int(seq), int(step) if step else None
+            add_point(run, unquoted(name), *numbers, moment(time), float(value))
         except (ValueError, OverflowError, csv.Error):
-            points.note("rows that are damaged, left out")
+            run.note("rows that are damaged, left out")
 
 
 def unquoted(name: str) -> str:
@@ -96,153 +92,99 @@ def unquoted(name: str) -> str:
     return name[1:] if name.startswith("'") and name.lstrip("'").startswith(_FORMULA) else name
 
 
-def _read_lines(path: str, points: Numbered) -> dict[str, Any]:
-    for line in lines(path, points.note):
+def _read_lines(path: str, run: RunBuilder) -> None:
+    for line in lines(path, run.note):
         entry = json_value(line)
         try:
             value = entry["nonfinite"] if entry["value"] is None else entry["value"]
-            points.add(_row(entry, entry["seq"], entry["step"], entry["time"], value))
+            _add_entry(run, entry, entry["seq"], entry["step"], entry["time"], value)
         except (ValueError, KeyError, TypeError, OverflowError):
             if line.strip():
-                points.note("rows that are damaged, left out")
-    return {}
+                run.note("rows that are damaged, left out")
 
 
-def _row(entry: Any, seq: Any, step: Any, time: Any, value: Any) -> Row:
-    place = NO_STEP if step is None else int(step)
-    name = entry["name"]
-    if not isinstance(name, str):
-        raise TypeError("name")
-    return Row(name, int(entry["rank"]), int(entry["attempt"]), int(seq), place, moment(time), float(value))
+def _add_entry(run: RunBuilder, entry: Any, seq: Any, step: Any, time: Any, value: Any) -> None:
+    numbers = int(entry["rank"]), int(entry["attempt"]), int(seq), None if step is None else int(step)
+    add_point(run, entry["name"], *numbers, moment(time), float(value))
 
 
-def _read_document(path: str, points: Numbered) -> dict[str, Any]:
-    """Read the document line by line as it was written; a reformatted one as a whole."""
+def _read_document(path: str, run: RunBuilder) -> None:
+    """Read the document line by line as it was written; decode a reformatted one at once."""
     facts: dict[str, Any] = {}
     events: list[Any] = []
-    is_ours = True
-    for line in lines(path, points.note):
+    for line in lines(path, run.note):
         text = line.rstrip(",")
         if text.startswith('"run":'):
             facts.update(_object(json_value(text[6:])))
         elif text.startswith('{"name":') and text.endswith("]}"):
-            _add_columns(json_value(text), points)
+            _add_columns(json_value(text), run)
         elif text.startswith('{"time":'):
             events.append(json_value(text))
         elif not text.startswith(('{"stepscope":', '"metrics":', '{"name":', '"points":', "]", '"events":')) and text:
-            is_ours = False
+            facts.clear()
             break
-    if not is_ours or "id" not in facts:
-        return _read_whole(path, points)
-    return _with_events(facts, events)
-
-
-def _read_whole(path: str, points: Numbered) -> dict[str, Any]:
-    points.clear()
-    whole = _object(document(path))
-    for part in whole.get("points") or []:
-        _add_columns(part, points)
-    return _with_events(_object(whole.get("run")), whole.get("events") or [])
-
-
-def _with_events(facts: dict[str, Any], events: list[Any]) -> dict[str, Any]:
+    if "id" not in facts:
+        run.columns.clear()
+        content = _object(document(path))
+        for part in content.get("points") or []:
+            _add_columns(part, run)
+        facts, events = _object(content.get("run")), content.get("events") or []
     created = moment(facts.get("created"))
     if math.isfinite(created):
         facts["created"] = created
-    found = [{**event, "time": moment(event.get("time"))} for event in events if isinstance(event, dict)]
-    return {**facts, "events": [event for event in found if math.isfinite(event["time"])]}
+    dated = [{**event, "time": moment(event.get("time"))} for event in events if isinstance(event, dict)]
+    run.facts = {**facts, "events": [event for event in dated if math.isfinite(event["time"])]}
 
 
-def _add_columns(part: Any, points: Numbered) -> None:
+def _add_columns(part: Any, run: RunBuilder) -> None:
     try:
         columns = [part[key] for key in ("seq", "step", "time", "value")]
         for seq, step, time, value in zip(*columns, strict=True):
-            points.add(_row(part, seq, step, time, value))
+            _add_entry(run, part, seq, step, time, value)
     except (ValueError, KeyError, TypeError, OverflowError):
-        points.note("parts that are damaged, left out")
+        run.note("parts that are damaged, left out")
 
 
 def _object(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else {}
 
 
-def _read_parquet(path: str, points: Numbered) -> dict[str, Any]:
+def _read_parquet(path: str, run: RunBuilder) -> None:
     import duckdb
 
-    query = (
-        "SELECT name, rank, attempt, seq, coalesce(step, -9223372036854775808), epoch_us(time) / 1e6, value, "
-        "run, project FROM read_parquet($1)"
-    )
-    facts: dict[str, Any] = {}
+    query = "SELECT name, rank, attempt, seq, step, epoch_us(time) / 1e6, value, run, project FROM read_parquet($1)"
     try:
         with duckdb.connect(config={"threads": "1", "memory_limit": "512MB"}) as connection:
             connection.execute("SET enable_progress_bar = false")  # it would appear on stdout after two seconds
             found = connection.execute(query, [path])
             while rows := found.fetchmany(_BATCH):
-                for *row, run, project in rows:
-                    points.add(Row(*row))
-                    facts = {"id": run, "project": project or ""}
+                for row in rows:
+                    add_point(run, *row[:7])
+                run.facts = {"id": rows[0][7], "project": rows[0][8] or ""}
     except duckdb.Error as error:
         cause = str(error).partition("\n")[0]
         raise unreadable(path, f"it is no Parquet file of points ({cause})", "export the run again") from error
-    return facts
 
 
-def _read_arrow(path: str, points: Numbered) -> dict[str, Any]:
+def _read_arrow(path: str, run: RunBuilder) -> None:
     try:
         import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         raise unreadable(path, "the package pyarrow is not there", "pip install pyarrow") from None
     try:
         with pa.OSFile(path) as stream, pa.ipc.open_file(stream) as reader:
-            told = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}
+            about = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}
             for number in range(reader.num_record_batches):
-                _add_batch(reader.get_batch(number), points)
+                batch = reader.get_batch(number)
+                columns = [batch.column(key) for key in KEYS]
+                columns[5] = columns[5].cast("int64")
+                rows = zip(*(column.to_pylist() for column in columns), strict=True)
+                for name, rank, attempt, seq, step, time, value in rows:
+                    add_point(run, name, rank, attempt, seq, step, time / 1e6, value)
     except (pa.ArrowException, KeyError, ValueError, TypeError, OSError) as error:
         cause = str(error).partition("\n")[0]
         raise unreadable(path, f"it is no Arrow file of points ({cause})", "export the run again") from error
-    return {"id": told.get("run"), "name": told.get("run_name"), "project": told.get("project", "")}
+    run.facts = {"id": about.get("run"), "name": about.get("run_name"), "project": about.get("project", "")}
 
 
-def _add_batch(batch: Any, points: Numbered) -> None:
-    columns = [batch.column(key) for key in KEYS]
-    columns[5] = columns[5].cast("int64")
-    for name, rank, attempt, seq, step, time, value in zip(*(column.to_pylist() for column in columns), strict=True):
-        points.add(Row(name, rank, attempt, seq, NO_STEP if step is None else step, time / 1e6, value))
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def of_logger(path: str) -> Imported:
-    """Return the metrics of a `TrainingLogger`'s export: its raw values with their steps and times."""
-    whole = _object(document(path))
-    points = Numbered()
-    moments = _object(whole.get("raw_times"))
-    steps = _object(whole.get("raw_steps"))
-    for name, values in _object(whole.get("raw_metrics")).items():
-        if not isinstance(values, list):
-            points.note("metrics without a list of values, left out")
-            continue
-        known = _list(steps.get(name)) or list(range(len(values)))
-        when = _list(moments.get(name)) or [None] * len(values)
-        for seq, (value, step, time) in enumerate(zip(values, known, when, strict=False)):
-            try:
-                figure = math.nan if value is None else float(value)
-                points.add(Row(str(name), 0, 0, seq, NO_STEP if step is None else int(step), moment(time), figure))
-            except (ValueError, TypeError, OverflowError):
-                points.note("values that are no number, left out")
-    kept = ("experiment_name", "metric_summaries", "score_distribution")
-    facts = {"name": str(whole.get("experiment_name") or ""), **{key: whole[key] for key in kept if key in whole}}
-    return Imported(path, "training_logger", points.series(), redact(jsonable(facts)), points.notes())
-
-
-def recognises_logger(head: Head) -> bool:
-    """Return whether a file is the export of a `TrainingLogger`: a document with its name and raw values."""
-    if head.data.lstrip()[:1] != b"{" or b'"experiment_name"' not in head.data:
-        return False
-    try:
-        return b'"raw_metrics"' in head.data or "metric_summaries" in json.loads(head.text)
-    except (ValueError, RecursionError):
-        return False
+FORMAT = ImportFormat("stepscope", "what `stepscope export` writes", recognises, fill, is_ours=True)

@@ -11,10 +11,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.words import plain, whole
+from stepscope.importers.words import index, plain, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
     Keyed = Sequence[tuple[tuple[str, str], dict[str, Any]]]
     """Rows, each with its step and time as written; empty if it has none."""
@@ -49,11 +49,11 @@ class Owners:
 
     def take(self, row: dict[str, Any]) -> tuple[int, str]:
         """Remove these columns from a row; return its rank and the prefix of its metric names."""
-        rank = _rank(row.pop(self.rank, None)) if self.rank else 0
+        rank = index(row.pop(self.rank, None)) if self.rank else 0
         parts = [f"{word}{_label(row.pop(name))}/" for name, word in self.named if row.get(name) is not None]
         return rank, "".join(parts)
 
-    def told(self) -> Iterable[str]:
+    def notes(self) -> Iterator[str]:
         """Yield a sentence for each column that names series, or is taken for a rank."""
         if self.rank is not None and plain(self.rank) not in RANKS:
             yield f"its column {self.rank} is taken for the rank"
@@ -67,7 +67,8 @@ def owners(rows: Keyed) -> Owners:
     given = [names[word] for word in RANKS if word in names][:1]
     words = {names[word]: word for word in (*WORKERS, *CARDS, *HOSTS) if word in names and _possible(rows, names[word])}
     chosen = _needed(rows, given, list(words))
-    rank = next((name for name in chosen if _is_rank(rows, name, given, words)), None)
+    ranks = (name for name in chosen if name in given or (words[name] in WORKERS and not _texts(rows, name)))
+    rank = next(ranks, None)
     order = sorted((name for name in chosen if name != rank), key=lambda name: words[name] not in HOSTS)
     named = [(name, "gpu/" if words[name] in CARDS else f"{words[name]}/") for name in order]
     parts = [(names[word], "") for word in PARTS if word in names and len(_texts(rows, names[word])) > 1]
@@ -81,13 +82,9 @@ def _needed(rows: Keyed, given: list[str], others: list[str]) -> list[str]:
     chosen = [*given, *others]
     for name in reversed(others):
         fewer = [each for each in chosen if each != name]
-        if fewer and _told(rows, fewer) == _told(rows, chosen):
+        if fewer and _distinguished(rows, fewer) == _distinguished(rows, chosen):
             chosen = fewer
     return chosen
-
-
-def _is_rank(rows: Keyed, name: str, given: list[str], words: dict[str, str]) -> bool:
-    return name in given or (words[name] in WORKERS and not _texts(rows, name))
 
 
 def _texts(rows: Keyed, name: str) -> set[str]:
@@ -103,8 +100,7 @@ def _possible(rows: Keyed, name: str) -> bool:
 
 def _several(rows: Keyed, columns: Sequence[str]) -> bool:
     """Return whether rows of several owners share a step or time; without steps, also whether they alternate."""
-    shared = _sharing(rows)
-    if _apart(rows, columns) >= MOSTLY * shared >= HALF * len(rows) > 0:
+    if _apart(rows, columns) >= MOSTLY * _sharing(rows) >= HALF * len(rows) > 0:
         return True
     if any(step for (step, _), _ in rows):
         return False
@@ -118,31 +114,25 @@ def _owner(row: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(row.get(name)) for name in columns)
 
 
+def _counts(rows: Keyed) -> Counter[str]:
+    """Return the number of rows at each step, or at each time where rows have no step."""
+    return Counter(step or time for (step, time), _ in rows if step or time)
+
+
 def _sharing(rows: Keyed) -> int:
     """Return how many rows share their step, else their time, with others."""
-    return sum(count for count in Counter(_moment(key) for key, _ in rows if any(key)).values() if count > 1)
+    return sum(count for count in _counts(rows).values() if count > 1)
 
 
 def _apart(rows: Keyed, columns: Sequence[str]) -> int:
     """Return how many owners those rows have by these columns, each counted at every step or time."""
-    counts = Counter(_moment(key) for key, _ in rows if any(key))
-    told = {(_moment(key), _owner(row, columns)) for key, row in rows}
-    return sum(counts[moment] > 1 for moment, _ in told)
+    counts = _counts(rows)
+    return sum(counts[at] > 1 for at, _ in {(step or time, _owner(row, columns)) for (step, time), row in rows})
 
 
-def _told(rows: Keyed, columns: Sequence[str]) -> int:
+def _distinguished(rows: Keyed, columns: Sequence[str]) -> int:
     """Return how many owners the columns distinguish: at each step or time if rows share them, else in total."""
     return _apart(rows, columns) if _sharing(rows) else len({_owner(row, columns) for _, row in rows})
-
-
-def _moment(key: tuple[str, str]) -> str:
-    return key[0] or key[1]
-
-
-def _rank(value: Any) -> int:
-    """Return a rank; 0 for an invalid value."""
-    found = whole(value)
-    return found if found is not None and 0 <= found < 2**31 else 0
 
 
 def _label(value: Any) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.ring import NO_STEP
 from stepscope.importers.row_owners import Owners, owners
-from stepscope.importers.words import moment, number, plain, whole
+from stepscope.importers.run_builder import TEXT
+from stepscope.importers.words import index, moment, number, plain, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from stepscope.importers.points import Points
+    from stepscope.importers.run_builder import RunBuilder
 
 STEPS = (
     *("step", "_step", "global_step", "trainer/global_step", "train/global_step", "iteration", "iter", "steps"),
@@ -27,8 +28,6 @@ DEEPEST = 4
 """Maximum depth of nested objects; `{"train": {"loss": 1}}` is `train/loss`."""
 SAMPLE_ROWS = 2000
 """Number of first rows used to find the columns that name owners."""
-TEXT = "text"
-NO_NUMBER = "lists, switches, media and deeper objects"
 
 
 def place(names: Iterable[str], words: tuple[str, ...]) -> str | None:
@@ -46,13 +45,9 @@ def places(names: tuple[str, ...]) -> tuple[str | None, str | None]:
 def values(
     row: Mapping[Any, Any], other: Callable[[str, Any], None], prefix: str = "", depth: int = DEEPEST
 ) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row by name; those of nested objects by path.
+    """Yield the numbers of a row by name; those of nested objects, up to `depth`, by path.
 
-    Args:
-        row: names and values; None is absent.
-        other: called with every value that is not a number, and its name: a text, a list, a chart, a too deep object.
-        prefix: prefix of the names.
-        depth: maximum depth of nested objects.
+    `other` is called with the name and value of everything that is neither a number nor None: a text, a list, a chart.
     """
     for key, value in row.items():
         name = f"{prefix}{key}"
@@ -65,76 +60,33 @@ def values(
             other(name, value)
 
 
-def left_out(points: Points) -> Callable[[str, Any], None]:
-    """Return a function that notes values that are not numbers, for `values`."""
-    return lambda name, value: points.leave_out(TEXT if isinstance(value, str) else NO_NUMBER, name)
+def add_rows(run: RunBuilder, rows: Iterable[Mapping[Any, Any]]) -> None:
+    """Add rows: names and values; a row with `name` and `value` is a single point.
 
-
-class Rows:
-    """Rows on their way into points.
-
-    The first rows are held back until the columns that name owners (a rank, a GPU, a host) are known, so that the
-    values of eight GPUs become eight series, not one.
+    The first rows show which columns name owners (a rank, a GPU, a host), so that the values of eight GPUs become eight
+    series, not one. A text that is the same in every row that has it becomes a fact.
     """
+    named = ({str(name): value for name, value in row.items()} for row in rows)
+    sample = list(islice(named, SAMPLE_ROWS))
+    whose = owners([(_key(row), row) for row in sample])
+    for note in whose.notes():
+        run.note(note)
+    texts: dict[str, tuple[str | None, int]] = {}
 
-    def __init__(self, points: Points) -> None:
-        """Start empty; call `finish` when all rows are added."""
-        self._points = points
-        self._waiting: list[dict[str, Any]] = []
-        self._owners: Owners | None = None
-        self._count = 0
-        self._texts: dict[str, tuple[str | None, int]] = {}
-        self._other = left_out(points)
-
-    def add(self, row: Mapping[Any, Any]) -> None:
-        """Add one row: names and values; a row with `name` and `value` is a single point."""
-        named = {str(name): value for name, value in row.items()}
-        if self._owners is not None:
-            self._keep(named, self._owners)
-            return
-        self._waiting.append(named)
-        if len(self._waiting) >= SAMPLE_ROWS:
-            self._decide()
-
-    def finish(self) -> dict[str, str]:
-        """Add the rows held back; return the texts that are the same in every row that has them, by name."""
-        if self._owners is None:
-            self._decide()
-        for name, (text, count) in self._texts.items():
-            if text is None:
-                self._points.leave_out(TEXT, name, count)
-        return {name: text for name, (text, _) in self._texts.items() if text is not None}
-
-    def _decide(self) -> None:
-        self._owners = found = owners([(_key(row), row) for row in self._waiting])
-        for text in found.told():
-            self._points.note(text)
-        for row in self._waiting:
-            self._keep(row, found)
-        self._waiting.clear()
-
-    def _keep(self, row: dict[str, Any], whose: Owners) -> None:
-        step_name, time_name = places(tuple(row))
-        step = whole(row.pop(step_name)) if step_name else None
-        time = moment(row.pop(time_name)) if time_name else math.nan
-        rank, prefix = whose.take(row)
-        if step is None and not step_name:  # rows without a step count up; with only a time, the step is the epoch
-            step = whole(row.get("epoch")) if time_name else self._count
-        self._count += 1
-        step = NO_STEP if step is None else step
-        if isinstance(row.get("name"), str) and (figure := _single(row)) is not None:
-            self._points.add(prefix + row["name"], figure, step, time, rank, _small(row.get("attempt")))
-            return
-        for name, figure in values(row, self._not_a_number):
-            self._points.add(prefix + name, figure, step, time, rank)
-
-    def _not_a_number(self, name: str, value: Any) -> None:
-        """Remember a text, which may be the same in all rows; note everything else."""
+    def remember(name: str, value: Any) -> None:
         if isinstance(value, str):
-            text, seen = self._texts.get(name, (value, 0))
-            self._texts[name] = text if text == value else None, seen + 1
+            text, seen = texts.get(name, (value, 0))
+            texts[name] = text if text == value else None, seen + 1
         else:
-            self._other(name, value)
+            run.not_a_number(name, value)
+
+    for count, row in enumerate(chain(sample, named)):
+        _add_row(run, row, count, whose, remember)
+    for name, (text, count) in texts.items():
+        if text is None:
+            run.leave_out(TEXT, name, count)
+        else:
+            run.facts[name] = text
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -143,12 +95,20 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str]:
     return step, time
 
 
-def _small(value: Any) -> int:
-    """Return a rank or attempt; 0 for an invalid value."""
-    found = whole(value)
-    return found if found is not None and 0 <= found < 2**31 else 0
-
-
-def _single(row: Mapping[str, Any]) -> float | None:
-    """Return the value of a single-point row; null with `nonfinite` is the number that it names."""
-    return number(row.get("value")) if row.get("value") is not None else number(row.get("nonfinite"))
+def _add_row(
+    run: RunBuilder, row: dict[str, Any], count: int, whose: Owners, other: Callable[[str, Any], None]
+) -> None:
+    step_name, time_name = places(tuple(row))
+    step = whole(row.pop(step_name)) if step_name else None
+    time = moment(row.pop(time_name)) if time_name else math.nan
+    rank, prefix = whose.take(row)
+    if not step_name:  # rows without a step count up; with only a time, the step is the epoch
+        step = whole(row.get("epoch")) if time_name else count
+    if isinstance(row.get("name"), str):
+        # A null with `nonfinite` is the number that it names.
+        figure = number(row.get("nonfinite") if row.get("value") is None else row["value"])
+        if figure is not None:
+            run.add(prefix + row["name"], figure, step, time, rank, index(row.get("attempt")))
+            return
+    for name, figure in values(row, other):
+        run.add(prefix + name, figure, step, time, rank)

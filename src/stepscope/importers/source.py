@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -28,8 +28,7 @@ HEAD_BYTES = 2**20
 MOST_BYTES = 2 * 2**30
 """Maximum bytes read of one file, unpacked."""
 MOST_DOCUMENT_BYTES = 64 * 2**20
-"""Maximum bytes of a JSON document that is decoded as a whole (about a quarter of a million rows of a trainer's log).
-"""
+"""Maximum bytes of a JSON document that is decoded at once: some 250 000 rows of a trainer's log."""
 MOST_LINE_BYTES = 2**20
 """Maximum bytes of a line; longer ones are left out."""
 GZIP = b"\x1f\x8b"
@@ -38,7 +37,7 @@ BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 @dataclass(frozen=True)
-class Head:
+class FileHead:
     """The start of a file, enough to detect its format."""
 
     path: str
@@ -77,16 +76,13 @@ def opened(path: str) -> Iterator[BinaryIO]:
         raise unreadable(path, error.strerror or error, "check the path and its permissions") from error
 
 
-def head(path: str) -> Head:
+def head(path: str) -> FileHead:
     """Return the start of a file; of a damaged gzip file as much as can be unpacked."""
     data = bytearray()
-    with opened(path) as stream:
-        try:
-            while len(data) < HEAD_BYTES and (more := stream.read(min(HEAD_BYTES - len(data), 65536))):
-                data += more
-        except BROKEN:
-            return Head(path, bytes(data))
-    return Head(path, bytes(data))
+    with opened(path) as stream, suppress(*BROKEN):
+        while len(data) < HEAD_BYTES and (more := stream.read(min(HEAD_BYTES - len(data), 65536))):
+            data += more
+    return FileHead(path, bytes(data))
 
 
 def chunks(path: str, note: Note, size: int = 2**16) -> Iterator[bytes]:
@@ -113,15 +109,15 @@ def lines(path: str, note: Note) -> Iterator[str]:
         first, *others = piece.split(b"\n")
         rest += first
         if others:
-            yield from _whole([rest, *others[:-1]], note)
+            yield from _decoded([rest, *others[:-1]], note)
             rest = others[-1]
         elif len(rest) > 2 * MOST_LINE_BYTES:
             rest = rest[: MOST_LINE_BYTES + 1]  # enough to know that it is too long
     if rest:
-        yield from _whole([rest], note)
+        yield from _decoded([rest], note)
 
 
-def _whole(found: list[bytes], note: Note) -> Iterator[str]:
+def _decoded(found: list[bytes], note: Note) -> Iterator[str]:
     for line in found:
         if len(line) > MOST_LINE_BYTES:
             note(f"lines longer than {MOST_LINE_BYTES >> 20} MiB, left out")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stepscope.core.errors import StepscopeError
 from stepscope.importers import formats
-from stepscope.importers.confinement import Limits, confined
-from stepscope.importers.imported import Imported, ImportedSeries
+from stepscope.importers.confinement import ChildLimits, confined
+from stepscope.importers.imported import COLUMNS, Imported, ImportedSeries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-COLUMNS = (("step", np.int64), ("time", np.float64), ("value", np.float64), ("rank", np.int32), ("attempt", np.int32))
-"""The arrays of a series in their order; `seq` follows if there is one."""
 LENGTH = 8
 """Bytes that hold the length of the head."""
 
@@ -27,9 +25,9 @@ def read(path: str, form: str | None = None) -> list[Imported]:
     Raises:
         StepscopeError: nothing there can be read, or it would exceed the limits.
     """
-    told = confined(f"read {path!r}", lambda: pieces(formats.read(path, form)), Limits.of([path]))
+    data = confined(f"read {path!r}", lambda: pieces(formats.read(path, form)), ChildLimits.of([path]))
     try:
-        return runs(told)
+        return runs(data)
     except (ValueError, TypeError, KeyError) as error:
         raise StepscopeError(f"read {path!r}", f"its reader's answer is damaged ({error})", "check the file") from error
 
@@ -51,7 +49,7 @@ def pieces(found: Sequence[Imported]) -> Iterator[bytes | memoryview]:
     yield text
     for run in found:
         for series in run.columns.values():
-            arrays = [np.ascontiguousarray(getattr(series, name), kind) for name, kind in COLUMNS]
+            arrays = [np.ascontiguousarray(getattr(series, name), kind) for name, kind in COLUMNS.items()]
             arrays += [] if series.seq is None else [np.ascontiguousarray(series.seq, np.int64)]
             yield from (array.data.cast("B") for array in arrays if len(array))
 
@@ -62,36 +60,18 @@ def runs(data: bytes) -> list[Imported]:
     Raises:
         ValueError: they do not fit together.
     """
-    start = LENGTH + int.from_bytes(data[:LENGTH], "little")
-    arrays = _Arrays(data, start)
-    found = [_run(about, arrays) for about in json.loads(data[LENGTH:start])]
-    if not arrays.done:
+    start = at = LENGTH + int.from_bytes(data[:LENGTH], "little")
+    found = []
+    for about in json.loads(data[LENGTH:start]):
+        columns = {}
+        for name, count, has_seq in about["columns"]:
+            arrays = []
+            for kind in (*COLUMNS.values(), *([np.int64] if has_seq else [])):
+                arrays.append(np.frombuffer(data, kind, count, at).copy() if count else np.empty(0, kind))
+                at += arrays[-1].nbytes
+            columns[str(name)] = ImportedSeries(str(name), *arrays)
+        facts, notes = dict(about["facts"]), tuple(about["notes"])
+        found.append(Imported(str(about["path"]), str(about["format"]), columns, facts, notes))
+    if at != len(data):
         raise ValueError("there is more than its head says")
     return found
-
-
-def _run(about: dict[str, Any], arrays: _Arrays) -> Imported:
-    columns = {}
-    for name, count, counted in about["columns"]:
-        step, time, value, rank, attempt = (arrays.next(kind, count) for _, kind in COLUMNS)
-        seq = arrays.next(np.int64, count) if counted else None
-        columns[str(name)] = ImportedSeries(str(name), step, time, value, rank, attempt, seq)
-    return Imported(str(about["path"]), str(about["format"]), columns, dict(about["facts"]), tuple(about["notes"]))
-
-
-class _Arrays:
-    """Reads one array after the other from bytes."""
-
-    def __init__(self, data: bytes, start: int) -> None:
-        self._data, self._at = data, start
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is left."""
-        return self._at == len(self._data)
-
-    def next(self, kind: Any, count: int) -> Any:
-        """Return the next array, as a writable copy. Raises ValueError if there is none."""
-        found = np.frombuffer(self._data, kind, count, self._at).copy() if count else np.empty(0, kind)
-        self._at += found.nbytes
-        return found

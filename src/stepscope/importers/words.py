@@ -20,12 +20,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     ),
     "learning_rate": ("lr", "train/learning_rate", "train/lr", "lr/train", "optimizer/lr", "lr_abs"),
     "grad_norm": (
-        "train/grad_norm",
-        "gradient_norm",
-        "train/gradient_norm",
-        "global_grad_norm",
-        "norm",
-        "total_gradient_norm",
+        *("train/grad_norm", "gradient_norm", "train/gradient_norm", "global_grad_norm", "norm", "total_gradient_norm"),
     ),
     "step_seconds": (
         *("iteration_time", "elapsed_time_per_iteration", "train_step_time", "step_time", "iter_time", "batch_time"),
@@ -41,11 +36,8 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "gpu/0/memory_peak_bytes": ("mem_max_allocated_bytes", "max_memory_allocated_bytes", "peak_memory_allocated"),
     "gpu/0/memory_allocated_bytes": ("mem_allocated_bytes",),
 }
-"""Canonical names (docs/reference/metrics.md) and their spellings in other tools, likeliest first, normalized by
-`plain`.
-
-A spelling is listed only if its unit is certain.
-"""
+"""Canonical names (docs/reference/metrics.md) and their spellings in other tools with the same unit, likeliest first,
+normalized by `plain`."""
 
 GROUPED = re.compile(r"\s*[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*")
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
@@ -113,26 +105,23 @@ def whole(value: Any) -> int | None:
     return int(found)
 
 
+def index(value: Any) -> int:
+    """Return a rank or attempt; 0 for an invalid value."""
+    found = whole(value)
+    return found if found is not None and 0 <= found < 2**31 else 0
+
+
 def moment(value: Any) -> float:
     """Return a time in seconds since 1970: of a number by its size (s, ms, µs or ns), of a text as ISO 8601; else NaN.
 
     A text without a zone is taken as UTC.
     """
-    figure = number(value)
-    if figure is None:
-        return _iso(value) if isinstance(value, str) else math.nan
-    for limit, unit in ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6)):
-        if abs(figure) < limit:
-            return figure / unit
-    return figure / 1e9
-
-
-def _iso(text: str) -> float:
-    figure = parsed(text)
+    figure = parsed(value) if isinstance(value, str) else number(value)
     if figure is not None:
-        return moment(figure)
+        units = ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6))
+        return figure / next((unit for limit, unit in units if abs(figure) < limit), 1e9)
     try:
-        found = datetime.fromisoformat(text.strip().replace("/", "-").replace("Z", "+00:00"))
-    except ValueError:
+        found = datetime.fromisoformat(value.strip().replace("/", "-").replace("Z", "+00:00"))
+    except (AttributeError, ValueError):
         return math.nan
     return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.importers.confinement import Limits, confined
+from stepscope.importers.confinement import ChildLimits, confined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,7 +96,7 @@ def analyse(
     def work() -> Iterator[bytes]:
         yield json.dumps(_gathered(files, options, reading), default=lambda number: number.item()).encode()
 
-    facts: dict[str, Any] = json.loads(confined(f"analyse {named}", work, Limits.of(files, ADDRESS_BYTES)))
+    facts: dict[str, Any] = json.loads(confined(f"analyse {named}", work, ChildLimits.of(files, ADDRESS_BYTES)))
     return facts
 
 
@@ -148,10 +148,10 @@ def _results(
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    from stepscope.importers.traces.text import Limits as TextLimits
+    from stepscope.importers.traces.text import TraceLimits
 
     # A function of the command line cannot be sent to a worker, and no worker needs it.
-    own = replace(options, events=(options.events or TextLimits.events) // workers, after=None)
+    own = replace(options, events=(options.events or TraceLimits.events) // workers, after=None)
     rest = files[serial:]
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         for size, results in zip(sizes[serial:], pool.map(_in_worker, rest, [own] * len(rest)), strict=True):
@@ -170,9 +170,9 @@ def _read(
     from stepscope.analysis.trace.ranks import extract
     from stepscope.analysis.trace.summary import choose_window, summary
     from stepscope.importers.traces.chrome_trace import read_traces
-    from stepscope.importers.traces.text import Limits as TextLimits
+    from stepscope.importers.traces.text import TraceLimits
 
-    limits = TextLimits() if options.events is None else TextLimits(events=options.events)
+    limits = TraceLimits() if options.events is None else TraceLimits(events=options.events)
     done = 0
 
     def progress(read: int, _whole: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,16 +13,16 @@ import numpy as np
 
 from stepscope.core.tensorboard import EXACT_FIELD, masked_crc
 from stepscope.importers.binary.wire import Field, fields, varint
-from stepscope.importers.imported import Imported, ImportedSeries
-from stepscope.importers.points import Points
+from stepscope.importers.import_format import ImportFormat
+from stepscope.importers.imported import Imported, joined
 from stepscope.importers.source import chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from stepscope.importers.source import Head
+    from stepscope.importers.run_builder import RunBuilder
+    from stepscope.importers.source import FileHead
 
-NAME = "tfevents"
 MOST_RECORD = 64 * 2**20
 """Maximum bytes of a valid record; images and graphs are smaller."""
 CHECKED_BYTES = 64 * 1024
@@ -42,19 +42,13 @@ HALF_BITS = 13
 """Tensor field that lists 16-bit numbers as integers."""
 
 
-class Scalar(NamedTuple):
-    """One value of a summary."""
-
-    tag: str
-    value: float
-
-
-class Event(NamedTuple):
+class SummaryEvent(NamedTuple):
     """The content of one record."""
 
     time: float
     step: int
-    scalars: list[Scalar]
+    scalars: list[tuple[str, float]]
+    """Tags and values."""
     started: bool
     """Whether the run restarted here."""
     facts: dict[str, Any]
@@ -68,30 +62,28 @@ def _length_crc(length: bytes) -> int:
     return masked_crc(length)
 
 
-def recognises(head: Head) -> bool:
+def recognises(head: FileHead) -> bool:
     """Return whether a file starts with the length of a record and its checksum."""
     if len(head.data) < LENGTH.size:
         return False
     return masked_crc(head.data[:8]) == int(CRC.unpack_from(head.data, 8)[0])
 
 
-def read(path: str) -> Imported:
-    """Return the scalars of one file, up to the first damaged length."""
-    points = Points()
-    attempt, facts = 0, {}
-    for record in _records(path, points.note):
+def fill(path: str, run: RunBuilder) -> None:
+    """Read the scalars of one file, up to the first damaged length."""
+    attempt = 0
+    for record in _records(path, run.note):
         try:
             event = decode(record)
         except ValueError:
-            points.note("records that are no events, left out")
+            run.note("records that are no events, left out")
             continue
-        attempt += event.started and bool(points.columns)
-        facts.update(event.facts)
-        for scalar in event.scalars:
-            points.add(scalar.tag, scalar.value, event.step, event.time, 0, attempt)
+        attempt += event.started and bool(run.columns)
+        run.facts |= event.facts
+        for tag, value in event.scalars:
+            run.add(tag, value, event.step, event.time, 0, attempt)
         for tag in event.others:
-            points.leave_out("images, histograms and texts", tag)
-    return points.imported(path, NAME, facts)
+            run.leave_out("images, histograms and texts", tag)
 
 
 def _records(path: str, note: Callable[[str], None]) -> Iterator[bytes]:
@@ -122,10 +114,10 @@ def _records(path: str, note: Callable[[str], None]) -> Iterator[bytes]:
         note("the last record is cut: the run was being written or was killed")
 
 
-def decode(record: bytes) -> Event:
+def decode(record: bytes) -> SummaryEvent:
     """Return the content of a record; raises ValueError if it is not an event."""
     time, step, started = 0.0, 0, False
-    scalars: list[Scalar] = []
+    scalars: list[tuple[str, float]] = []
     facts: dict[str, Any] = {}
     others: list[str] = []
     for field in fields(record):
@@ -139,25 +131,23 @@ def decode(record: bytes) -> Event:
                     _add_value(value.data, scalars, facts, others)
         elif field.number == 7:
             started = any(part.number == 1 and part.integer == STARTED for part in fields(field.data))
-    return Event(time, step, scalars, started, facts, others)
+    return SummaryEvent(time, step, scalars, started, facts, others)
 
 
-def _add_value(message: bytes, scalars: list[Scalar], facts: dict[str, Any], others: list[str]) -> None:
+def _add_value(message: bytes, scalars: list[tuple[str, float]], facts: dict[str, Any], others: list[str]) -> None:
     """Add one value of a summary: a number, a tensor with a single number, hyperparameters, or just its tag."""
     tag, number = "", None
     for field in fields(message):
         if field.number == 1:
             tag = field.text
-        elif field.number == 2:
+        elif field.number in {2, EXACT_FIELD}:
             number = field.real
         elif field.number == 8:
             number = tensor_scalar(field.data)
-        elif field.number == EXACT_FIELD:
-            number = field.real
         elif field.number == 9 and tag == "_hparams_/session_start_info":
             facts["hparams"] = hyperparameters(field.data)
     if tag and number is not None:
-        scalars.append(Scalar(tag, number))
+        scalars.append((tag, number))
     elif tag and not tag.startswith("_hparams_/"):
         others.append(tag)
 
@@ -193,29 +183,20 @@ def _listed(field: Field) -> int:
 def hyperparameters(metadata: bytes) -> dict[str, Any]:
     """Return the hyperparameters in a session's start metadata."""
     found: dict[str, Any] = {}
-    content = _inside(metadata, 1, 2, 3)
+    content = metadata
+    for number in (1, 2, 3):
+        content = next((field.data for field in fields(content) if field.number == number), b"")
     for entry in fields(content):
         if entry.number == 1:
             key = value = None
             for part in fields(entry.data):
                 if part.number == 1:
                     key = part.text
-                elif part.number == 2:
-                    value = next((_plain(each) for each in fields(part.data)), None)
+                elif part.number == 2:  # a google.protobuf.Value: a number, text or boolean
+                    kind = next(fields(part.data), Field(0, 0, b""))
+                    value = {2: kind.real, 3: kind.text, 4: bool(kind.integer)}.get(kind.number)
             found[str(key)] = value
     return found
-
-
-def _inside(message: bytes, *path: int) -> bytes:
-    """Return the message nested under these fields; empty if it is missing."""
-    for number in path:
-        message = next((field.data for field in fields(message) if field.number == number), b"")
-    return message
-
-
-def _plain(field: Field) -> Any:
-    """Return a google.protobuf.Value: a number, text or boolean."""
-    return {2: field.real, 3: field.text, 4: bool(field.integer)}.get(field.number)
 
 
 def join(found: Sequence[Imported]) -> list[Imported]:
@@ -223,28 +204,24 @@ def join(found: Sequence[Imported]) -> list[Imported]:
     folders: dict[str, list[Imported]] = defaultdict(list)
     for each in found:
         folders[os.path.dirname(each.path)].append(each)
-    return [_joined(some) for some in folders.values()]
+    return [_joined(some) if len(some) > 1 else some[0] for some in folders.values()]
 
 
 def _joined(files: Sequence[Imported]) -> Imported:
-    if len(files) == 1:
-        return files[0]
-    parts: dict[str, list[ImportedSeries]] = defaultdict(list)
+    attempts: Counter[str] = Counter()
+    parts = []
     for file in sorted(files, key=_began):
+        columns = {}
         for name, series in file.columns.items():
-            before = parts[name]
-            attempts = int(before[-1].attempt.max(initial=-1)) + 1 if before else 0
-            before.append(replace(series, attempt=series.attempt + np.int32(attempts)))
-    columns = {name: _concatenated(some) for name, some in parts.items()}
+            columns[name] = replace(series, attempt=series.attempt + np.int32(attempts[name]))
+            attempts[name] = int(columns[name].attempt.max(initial=-1)) + 1
+        parts.append(replace(file, columns=columns))
     facts = {key: value for file in files for key, value in file.facts.items()}
-    notes = tuple(f"{os.path.basename(file.path)}: {note}" for file in files for note in file.notes)
-    return Imported(files[0].path, NAME, columns, facts, notes)
+    return replace(joined(parts), path=files[0].path, facts=facts)
 
 
 def _began(file: Imported) -> tuple[float, str]:
     return min((float(series.time[0]) for series in file.columns.values() if len(series)), default=0.0), file.path
 
 
-def _concatenated(parts: Sequence[ImportedSeries]) -> ImportedSeries:
-    columns = ("step", "time", "value", "rank", "attempt")
-    return ImportedSeries(parts[0].name, *(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+FORMAT = ImportFormat("tfevents", "TensorBoard event file", recognises, fill, unite=join)

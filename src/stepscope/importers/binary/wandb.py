@@ -11,20 +11,18 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.ring import NO_STEP
 from stepscope.importers.binary.wire import Field, fields
-from stepscope.importers.points import Points
-from stepscope.importers.rows import left_out, values
+from stepscope.importers.import_format import ImportFormat
+from stepscope.importers.rows import values
 from stepscope.importers.source import chunks, json_value
 from stepscope.importers.words import moment, scaled, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from stepscope.importers.imported import Imported
-    from stepscope.importers.source import Head
+    from stepscope.importers.run_builder import RunBuilder
+    from stepscope.importers.source import FileHead
 
-NAME = "wandb"
 MAGIC = b":W&B"
 IDENT_BYTES = 7
 BLOCK = 32 * 1024
@@ -36,48 +34,52 @@ MOST_RECORD = 64 * 2**20
 HISTORY, CONFIG, STATISTICS, METRIC, RUN, EXIT = 2, 5, 7, 12, 17, 18
 """Record fields that are read."""
 MACHINE = (
-    (re.compile(r"(?:system\.)?gpu\.(\d+)\.gpu"), r"gpu/\1/utilization_ratio", 0.01),
-    (re.compile(r"(?:system\.)?gpu\.(\d+)\.memoryAllocatedBytes"), r"gpu/\1/memory_used_bytes", 1.0),
-    (re.compile(r"(?:system\.)?gpu\.(\d+)\.temp"), r"gpu/\1/temperature_celsius", 1.0),
-    (re.compile(r"(?:system\.)?gpu\.(\d+)\.powerWatts"), r"gpu/\1/power_watts", 1.0),
-    (re.compile(r"(?:system\.)?cpu"), "cpu/usage_ratio", 0.01),
-    (re.compile(r"(?:system\.)?memory(?:_percent)?"), "memory/used_ratio", 0.01),
+    (re.compile(r"gpu\.(\d+)\.gpu"), r"gpu/\1/utilization_ratio", 0.01),
+    (re.compile(r"gpu\.(\d+)\.memoryAllocatedBytes"), r"gpu/\1/memory_used_bytes", 1.0),
+    (re.compile(r"gpu\.(\d+)\.temp"), r"gpu/\1/temperature_celsius", 1.0),
+    (re.compile(r"gpu\.(\d+)\.powerWatts"), r"gpu/\1/power_watts", 1.0),
+    (re.compile(r"cpu"), "cpu/usage_ratio", 0.01),
+    (re.compile(r"memory(?:_percent)?"), "memory/used_ratio", 0.01),
+    (re.compile(r"(.*)", re.DOTALL), r"system/\1", 1.0),
 )
-"""System statistics with a known meaning: our name and the factor to its unit; others stay `system/…`."""
+"""System statistics without the prefix `system.`, our names, and the factors to their units; first match wins."""
+RUN_FACTS = {1: "run_id", 3: "project", 6: "group", 7: "job_type", 8: "name", 13: "host"}
+"""Text fields of the record that identifies the run."""
 
 
-def recognises(head: Head) -> bool:
+def recognises(head: FileHead) -> bool:
     """Return whether a file is a W&B run file."""
     return head.data.startswith(MAGIC)
 
 
-def read(path: str) -> Imported:
-    """Return logged values, at the step that the run defined for each metric, and W&B's system statistics."""
-    points = Points()
-    facts: dict[str, Any] = {"config": {}}
+def fill(path: str, run: RunBuilder) -> None:
+    """Read logged values, at the step that the run defined for each metric, and W&B's system statistics."""
+    run.facts["config"] = {}
     axes: dict[str, str] = {}
-    for record in _records(path, points.note):
+    for record in _records(path, run.note):
         try:
             for field in fields(record):
-                _take(field, points, facts, axes)
+                _add_record(field, run, axes)
         except ValueError:
-            points.note("records that cannot be decoded, left out")
-    return points.imported(path, NAME, facts)
+            run.note("records that cannot be decoded, left out")
 
 
-def _take(field: Field, points: Points, facts: dict[str, Any], axes: dict[str, str]) -> None:
+def _add_record(field: Field, run: RunBuilder, axes: dict[str, str]) -> None:
     if field.number == HISTORY:
-        _add_history(field.data, points, axes)
+        _add_history(field.data, run, axes)
     elif field.number == STATISTICS:
-        _add_statistics(field.data, points)
-    elif field.number == METRIC:
-        _add_axis(field.data, axes)
+        _add_statistics(field.data, run)
+    elif field.number == METRIC:  # `define_metric`: one metric is the step of others
+        parts = {part.number: part.text for part in fields(field.data) if part.number in {1, 2, 4}}
+        name = parts.get(1) or parts.get(2)
+        if name and parts.get(4):
+            axes[name] = parts[4]
     elif field.number == CONFIG:
-        facts["config"].update(_items(field.data, 1))
+        run.facts["config"].update(_items(field.data, 1))
     elif field.number == RUN:
-        _add_run(field.data, facts)
+        _add_run(field.data, run.facts)
     elif field.number == EXIT:
-        facts["exit_code"] = next((part.signed for part in fields(field.data) if part.number == 1), 0)
+        run.facts["exit_code"] = next((part.signed for part in fields(field.data) if part.number == 1), 0)
 
 
 def _records(path: str, note: Callable[[str], None]) -> Iterator[bytes]:
@@ -134,19 +136,20 @@ def _items(message: bytes, number_of_items: int) -> dict[str, Any]:
     return found
 
 
-def _add_history(message: bytes, points: Points, axes: dict[str, str]) -> None:
+def _add_history(message: bytes, run: RunBuilder, axes: dict[str, str]) -> None:
     """Add one call of `wandb.log`."""
     row = _items(message, 1)
-    number_ = next((part.data for part in fields(message) if part.number == 2), b"")
-    counted = next((part.signed for part in fields(number_) if part.number == 1), None)
-    own = whole(row.get("_step")) if "_step" in row else counted
+    if "_step" in row:
+        own = whole(row["_step"])
+    else:
+        counter = next((part.data for part in fields(message) if part.number == 2), b"")
+        own = next((part.signed for part in fields(counter) if part.number == 1), None)
     time = moment(row.get("_timestamp"))
     own_values = {key: value for key, value in row.items() if not key.startswith("_")}
-    for name, value in values(own_values, left_out(points)):
+    for name, value in values(own_values, run.not_a_number):
         axis = axis_of(name, axes)
-        step = whole(row.get(axis)) if axis else own
-        step = own if step is None else step
-        points.add(name, value, NO_STEP if step is None else step, time)
+        step = whole(row.get(axis)) if axis else None
+        run.add(name, value, own if step is None else step, time)
 
 
 def axis_of(name: str, axes: Mapping[str, str]) -> str | None:
@@ -157,38 +160,26 @@ def axis_of(name: str, axes: Mapping[str, str]) -> str | None:
     return axes[max(globs, key=len)] if globs else None
 
 
-def _add_axis(message: bytes, axes: dict[str, str]) -> None:
-    """Add a metric that the program defined as the step of others (`define_metric`)."""
-    parts = {field.number: field.text for field in fields(message) if field.number in {1, 2, 4}}
-    name = parts.get(1) or parts.get(2)
-    if name and parts.get(4):
-        axes[name] = parts[4]
-
-
-def _add_statistics(message: bytes, points: Points) -> None:
+def _add_statistics(message: bytes, run: RunBuilder) -> None:
     """Add one sample of the machine."""
     stamp = next((field.data for field in fields(message) if field.number == 2), b"")
     parts = {field.number: field.signed for field in fields(stamp)}
     time = parts[1] + parts.get(2, 0) / 1e9 if 1 in parts else math.nan
-    for name, value in values(_items(message, 3), left_out(points)):
-        ours, factor = _machine(name)
-        points.add(ours, scaled(value, factor), NO_STEP, time)
-
-
-def _machine(name: str) -> tuple[str, float]:
-    for pattern, ours, factor in MACHINE:
-        if (found := pattern.fullmatch(name)) is not None:
-            return found.expand(ours), factor
-    return f"system/{name.removeprefix('system.')}", 1.0
+    for name, value in values(_items(message, 3), run.not_a_number):
+        own = name.removeprefix("system.")
+        pattern, ours, factor = next(row for row in MACHINE if row[0].fullmatch(own))
+        run.add(pattern.sub(ours, own, count=1), scaled(value, factor), time=time)
 
 
 def _add_run(message: bytes, facts: dict[str, Any]) -> None:
     """Add the run's identity."""
-    names = {1: "run_id", 3: "project", 6: "group", 7: "job_type", 8: "name", 13: "host"}
     for field in fields(message):
-        if field.number in names:
-            facts[names[field.number]] = field.text
+        if field.number in RUN_FACTS:
+            facts[RUN_FACTS[field.number]] = field.text
         elif field.number == 4:
             facts["config"].update(_items(field.data, 1))
         elif field.number == 17:
             facts["started"] = next((part.signed for part in fields(field.data) if part.number == 1), None)
+
+
+FORMAT = ImportFormat("wandb", "Weights & Biases run file", recognises, fill)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.points import Points
-from stepscope.importers.rows import Rows, values
-from stepscope.importers.source import document, json_value, lines, unreadable
+from stepscope.importers.import_format import ImportFormat
+from stepscope.importers.rows import add_rows, values
+from stepscope.importers.source import document, json_value, lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from stepscope.importers.imported import Imported
-    from stepscope.importers.source import Head
+    from stepscope.importers.run_builder import RunBuilder
+    from stepscope.importers.source import FileHead
 
-NAME = "jsonl"
 LINES_LOOKED_AT = 20
 """Number of first lines of which one must hold a number: a program's log in JSON is not a training record."""
 
 
-def recognises(head: Head) -> bool:
+def recognises(head: FileHead) -> bool:
     """Return whether a file starts with JSON objects that hold numbers, one per line, or with a list of objects."""
     first = head.first_lines(LINES_LOOKED_AT)
     if not first or first[0].lstrip().startswith("["):
@@ -32,33 +31,35 @@ def _passed(_name: str, _value: Any) -> None:
     """Ignore values that are not numbers: this only searches for one."""
 
 
-def read(path: str) -> Imported:
-    """Return the numbers of all rows; lines that are not JSON objects are counted in the notes."""
-    points = Points()
-    rows = Rows(points)
-    for row in _rows(path, points):
-        rows.add(row)
-    facts = rows.finish()
-    if not points.columns:
-        raise unreadable(path, "its rows hold no numbers", 'give rows such as {"step": 1, "loss": 0.5}')
-    return points.imported(path, NAME, facts)
+def fill(path: str, run: RunBuilder) -> None:
+    """Read the numbers of all rows; rows that are not JSON objects are counted in the notes."""
+    add_rows(run, objects(_rows(path, run), run, "rows that are no JSON objects, left out"))
 
 
-def _rows(path: str, points: Points) -> Iterator[dict[str, Any]]:
-    texts = lines(path, points.note)
-    first = next((line for line in texts if line.strip()), "")
+def _rows(path: str, run: RunBuilder) -> Iterator[Any]:
+    texts = (line for line in lines(path, run.note) if line.strip())
+    first = next(texts, "")
     if first.lstrip().startswith("["):
-        yield from _objects(document(path), points)
-        return
-    yield from _objects([json_value(first)], points)
-    for line in texts:
-        if line.strip():
-            yield from _objects([json_value(line)], points)
+        found = document(path)
+        yield from found if isinstance(found, list) else []
+    else:
+        yield json_value(first)
+        yield from map(json_value, texts)
 
 
-def _objects(found: Any, points: Points) -> Iterator[dict[str, Any]]:
-    for row in found if isinstance(found, list) else []:
+def objects(rows: Iterable[Any], run: RunBuilder, note: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows that are JSON objects; the others are noted."""
+    for row in rows:
         if isinstance(row, dict):
             yield row
         else:
-            points.note("rows that are no JSON objects, left out")
+            run.note(note)
+
+
+FORMAT = ImportFormat(
+    "jsonl",
+    "JSON rows",
+    recognises,
+    fill,
+    ("its rows hold no numbers", 'give rows such as {"step": 1, "loss": 0.5}'),
+)

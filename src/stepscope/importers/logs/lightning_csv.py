@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
+import re
+from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.points import Points
-from stepscope.importers.rows import STEPS, TIMES, Rows, place
+from stepscope.importers.import_format import ImportFormat
+from stepscope.importers.imported import joined
+from stepscope.importers.rows import STEPS, TIMES, add_rows, place
 from stepscope.importers.source import lines, unreadable
 from stepscope.importers.words import parsed, plain
 
@@ -15,16 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stepscope.importers.imported import Imported
-    from stepscope.importers.source import Head
+    from stepscope.importers.run_builder import RunBuilder
+    from stepscope.importers.source import FileHead
 
-NAME = "csv"
 SEPARATORS = (",", "\t", ";")
 MOST_COLUMNS = 10_000
 COUNTED = {"epoch"}
 """Columns that mark a table as a training log, in addition to step and time."""
+EPOCH_TABLE = re.compile(r"epoch_(?P<epoch>\d+)(?P<rest>.*)\.csv(\.gz)?")
+"""File of one epoch in a folder of resource logs; the text after the number distinguishes the nodes of a training."""
 
 
-def recognises(head: Head) -> bool:
+def recognises(head: FileHead) -> bool:
     """Return whether a text starts with a header that names a step, time or epoch, and a row of numbers."""
     first = head.first_lines(2)
     if len(first) < 2:
@@ -37,34 +43,19 @@ def recognises(head: Head) -> bool:
     return bool(is_log) and any(parsed(cell) is not None for cell in cells)
 
 
-def read(path: str) -> Imported:
-    """Return the columns; an empty cell is absent. A table with only step and `value` is named after its file."""
-    points = Points()
-    texts = lines(path, points.note)
+def fill(path: str, run: RunBuilder) -> None:
+    """Read the columns; an empty cell is absent. A table with only step and `value` is named after its file."""
+    texts = lines(path, run.note)
     first = next((line for line in texts if line.strip()), "")
     separator = _separator(first)
     names = [name.strip() for name in _split(first, separator)]
     if len(set(names)) < len(names) or not 2 <= len(names) <= MOST_COLUMNS:
         raise unreadable(path, "its header does not name each column once", "give a CSV with one name a column")
-    alone = _alone(names, path)
-    rows = Rows(points)
-    for cells in _rows(texts, separator, points):
-        if len(cells) != len(names):
-            points.note("rows with another number of cells, left out")
-            continue
-        rows.add({alone.get(name, name): _value(cell, separator) for name, cell in zip(names, cells, strict=True)})
-    facts = rows.finish()
-    if not points.columns:
-        raise unreadable(path, "it holds no numbers", "give a CSV with a column step or time")
-    return points.imported(path, NAME, facts)
-
-
-def _alone(names: Sequence[str], path: str) -> dict[str, str]:
-    """Return the metric of a lone column `value`: TensorBoard writes its tag into the file name."""
-    if "name" in names or {plain(name) for name in names} - {*STEPS, *TIMES} != {"value"}:
-        return {}
-    stem = os.path.basename(path).split(".csv")[0]
-    return {name: stem.rpartition("-tag-")[2].strip("-_ ") or stem for name in names if plain(name) == "value"}
+    if "name" not in names and {plain(name) for name in names} - {*STEPS, *TIMES} == {"value"}:
+        stem = os.path.basename(path).split(".csv")[0]  # TensorBoard writes the tag into the file name
+        metric = stem.rpartition("-tag-")[2].strip("-_ ") or stem
+        names = [metric if plain(name) == "value" else name for name in names]
+    add_rows(run, _rows(texts, names, separator, run))
 
 
 def _separator(line: str) -> str:
@@ -78,21 +69,51 @@ def _split(line: str, separator: str) -> list[str]:
         return []
 
 
-def _rows(texts: Iterator[str], separator: str, points: Points) -> Iterator[list[str]]:
+def _rows(texts: Iterator[str], names: Sequence[str], separator: str, run: RunBuilder) -> Iterator[dict[str, Any]]:
     rows = csv.reader(texts, delimiter=separator)
     while True:
         try:
-            row = next(rows, None)
+            cells = next(rows, None)
         except csv.Error as error:
-            points.note(f"rows that are no CSV ({error}), left out")
+            run.note(f"rows that are no CSV ({error}), left out")
             continue
-        if row is None:
+        if cells is None:
             return
-        if row:
-            yield row
+        if len(cells) == len(names):
+            yield {name: _value(cell, separator) for name, cell in zip(names, cells, strict=True)}
+        elif cells:
+            run.note("rows with another number of cells, left out")
 
 
 def _value(cell: str, separator: str) -> Any:
     """Return a cell as a number if it is one; an empty cell as None. If `;` separates cells, a comma is decimal."""
     figure = parsed(cell.replace(",", ".") if separator == ";" else cell)
     return figure if figure is not None else cell.strip().removeprefix("'") or None
+
+
+def join_epochs(runs: Sequence[Imported]) -> list[Imported]:
+    """Return the runs of CSV files; epoch tables in one folder are one run, in the order of their numbers."""
+    tables: dict[tuple[str, str], list[tuple[int, Imported]]] = defaultdict(list)
+    others = []
+    for run in runs:
+        folder, name = os.path.split(run.path)
+        match = EPOCH_TABLE.fullmatch(name)
+        if match is None:
+            others.append(run)
+        else:
+            tables[folder, match["rest"]].append((int(match["epoch"]), run))
+    for (folder, _), some in tables.items():
+        some.sort(key=lambda pair: pair[0])
+        whole = joined([run for _, run in some])
+        others.append(replace(whole, path=folder, facts={**whole.facts, "epochs": [epoch for epoch, _ in some]}))
+    return others
+
+
+FORMAT = ImportFormat(
+    "csv",
+    "CSV with a step or time, as Lightning's metrics.csv",
+    recognises,
+    fill,
+    ("it holds no numbers", "give a CSV with a column step or time"),
+    join_epochs,
+)

@@ -6,16 +6,16 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from stepscope.core.ring import NO_STEP
-from stepscope.importers.points import Points
-from stepscope.importers.source import lines, unreadable
+from stepscope.importers.import_format import ImportFormat
+from stepscope.importers.source import lines
 from stepscope.importers.words import moment, parsed, scaled
 
 if TYPE_CHECKING:
-    from stepscope.importers.imported import Imported
-    from stepscope.importers.source import Head
+    from collections.abc import Iterator
 
-NAME = "megatron"
+    from stepscope.importers.run_builder import RunBuilder
+    from stepscope.importers.source import FileHead
+
 ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,18})\s{0,20}/\s{0,20}(\d{1,18})\s{0,20}\|")
 EVALUATION = re.compile(r"\b(validation|test) loss at iteration\s{1,20}(\d{1,18})\b[^|]{0,200}\|")
 MEMORY = re.compile(r"\[Rank (\d{1,6})\] \(after (\d{1,18}) iterations\) memory \(M(?:i?)B\) \|")
@@ -24,65 +24,58 @@ FIELD = re.compile(r"([^|:]{1,80}):\s{0,40}([-+.\w]{1,40})(?:/[-+.\w]{1,40})?\s{
 """A name and a value; on ROCm the running mean follows it."""
 UNITS = {"(ms)": 1e-3, "(s)": 1.0, "(seconds)": 1.0}
 """Units in names, and their factors to seconds."""
-MEBI = 2.0**20
-MEMORY_NAMES = {
-    "allocated": "memory_allocated_bytes",
-    "max allocated": "memory_peak_bytes",
-    "reserved": "memory_reserved_bytes",
-}
+MEMORY_NAMES = {"allocated": "allocated", "max allocated": "peak", "reserved": "reserved"}
+"""Figures of a rank's allocator, and what we call them."""
 
 
-def recognises(head: Head) -> bool:
+def recognises(head: FileHead) -> bool:
     """Return whether a text has a line of a Megatron iteration."""
     return b"iteration" in head.data and ITERATION.search(head.text) is not None
 
 
-def read(path: str) -> Imported:
-    """Return the values of the lines; an iteration that is not above the previous one starts a new attempt."""
-    points = Points()
+def fill(path: str, run: RunBuilder) -> None:
+    """Read the values of the lines; an iteration that is not above the previous one starts a new attempt."""
     attempt, last, total = 0, -1, 0
-    for line in lines(path, points.note):
+    for line in lines(path, run.note):
         if (found := ITERATION.search(line)) is not None:
             step, total = int(found[1]), int(found[2])
             attempt += step <= last
             last = step
-            _add(points, line[found.end() :], "", step, _time(line[: found.start()]), attempt)
+            _add_values(run, line, found, "", step, attempt)
         elif (found := EVALUATION.search(line)) is not None:
-            _add(points, line[found.end() :], f"{found[1]}/", int(found[2]), _time(line[: found.start()]), attempt)
+            _add_values(run, line, found, f"{found[1]}/", int(found[2]), attempt)
         elif (found := MEMORY.search(line)) is not None:
-            _add_memory(points, line[found.end() :], int(found[1]), int(found[2]), attempt)
-    if not points.columns:
-        raise unreadable(path, "it has no line of an iteration", "give the output of the last rank")
-    return points.imported(path, NAME, {"iterations": total})
+            for name, value in _fields(line[found.end() :]):
+                if value is not None and name in MEMORY_NAMES:
+                    metric = f"gpu/0/memory_{MEMORY_NAMES[name]}_bytes"
+                    run.add(metric, value * 2.0**20, int(found[2]), rank=int(found[1]), attempt=attempt)
+    run.facts["iterations"] = total
 
 
-def _time(before: str) -> float:
-    """Return the time at the start of a line, or NaN."""
-    found = STAMP.search(before[-200:])
-    return moment(found[1]) if found else math.nan
-
-
-def _add(points: Points, text: str, prefix: str, step: int, time: float, attempt: int) -> None:
-    """Add the fields of a line; a unit in a field's name is applied to its value."""
-    for field in text.split("|"):
-        found = FIELD.fullmatch(field)
-        value = parsed(found[2]) if found else None
-        if found is None or value is None:
-            if field.strip():
-                points.leave_out("fields that are no numbers", field.partition(":")[0].strip())
+def _add_values(run: RunBuilder, line: str, found: re.Match[str], prefix: str, step: int, attempt: int) -> None:
+    """Add the fields after the start of a line; a unit in a field's name is applied to its value."""
+    stamp = STAMP.search(line[: found.start()][-200:])
+    time = moment(stamp[1]) if stamp else math.nan
+    for name, value in _fields(line[found.end() :]):
+        if value is None:
+            run.leave_out("fields that are no numbers", name)
             continue
-        name, factor = found[1].strip(), 1.0
-        for unit, scale in UNITS.items():
-            if name.endswith(unit):
-                name, factor = name.removesuffix(unit).rstrip(), scale
-        points.add(prefix + name, scaled(value, factor), step, time, 0, attempt)
+        unit = next((unit for unit in UNITS if name.endswith(unit)), "")
+        run.add(prefix + name.removesuffix(unit).rstrip(), scaled(value, UNITS.get(unit, 1.0)), step, time, 0, attempt)
 
 
-def _add_memory(points: Points, text: str, rank: int, step: int, attempt: int) -> None:
-    """Add a rank's allocator report, in bytes."""
+def _fields(text: str) -> Iterator[tuple[str, float | None]]:
+    """Yield name and value of each field; None if its value is not a number."""
     for field in text.split("|"):
         found = FIELD.fullmatch(field)
-        value = parsed(found[2]) if found else None
-        name = MEMORY_NAMES.get(found[1].strip()) if found else None
-        if name is not None and value is not None:
-            points.add(f"gpu/0/{name}", value * MEBI, step if step >= 0 else NO_STEP, math.nan, rank, attempt)
+        if field.strip():
+            yield field.partition(":")[0].strip(), parsed(found[2]) if found else None
+
+
+FORMAT = ImportFormat(
+    "megatron",
+    "Megatron, DeepSpeed or NeMo log lines",
+    recognises,
+    fill,
+    ("it has no line of an iteration", "give the output of the last rank"),
+)

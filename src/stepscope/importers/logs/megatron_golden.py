@@ -4,40 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.points import Points
-from stepscope.importers.source import document, unreadable
+from stepscope.importers.import_format import ImportFormat
+from stepscope.importers.source import document
 from stepscope.importers.words import number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.importers.imported import Imported
-    from stepscope.importers.source import Head
+    from stepscope.importers.run_builder import RunBuilder
+    from stepscope.importers.source import FileHead
 
-NAME = "megatron_golden"
+WORDS = (b'"start_step"', b'"step_interval"', b'"values"')
 
 
-def recognises(head: Head) -> bool:
+def recognises(head: FileHead) -> bool:
     """Return whether a JSON file holds values by step, from a first step at an interval."""
-    data = head.data
-    return data.lstrip().startswith(b"{") and all(
-        word in data for word in (b'"start_step"', b'"step_interval"', b'"values"')
-    )
+    return head.data.lstrip().startswith(b"{") and all(word in head.data for word in WORDS)
 
 
-def read(path: str) -> Imported:
-    """Return the values; a step at which every metric is "nan" was not recorded, and is left out."""
+def fill(path: str, run: RunBuilder) -> None:
+    """Read the values; a step at which every metric is "nan" was not recorded, and is left out."""
     content = document(path)
-    tables = {name: dict(_values(table)) for name, table in content.items()} if isinstance(content, dict) else {}
+    content = content if isinstance(content, dict) else {}
+    tables = {name: dict(_values(table)) for name, table in content.items()}
     recorded = {step for table in tables.values() for step, value in table.items() if value is not None}
-    points = Points()
     for name, table in tables.items():
         for step, value in table.items():
             if step in recorded:
-                points.add(name, float("nan") if value is None else value, step)
-    if not points.columns:
-        raise unreadable(path, "it holds no values by step", "give the golden_values file of a test")
-    return points.imported(path, NAME, {name: value for name, value in content.items() if number(value) is not None})
+                run.add(name, float("nan") if value is None else value, step)
+    run.facts = {name: value for name, value in content.items() if number(value) is not None}
 
 
 def _values(table: Any) -> Iterator[tuple[int, float | None]]:
@@ -51,3 +46,12 @@ def _values(table: Any) -> Iterator[tuple[int, float | None]]:
         figure = None if isinstance(value, str) else number(value)
         if step is not None and (figure is not None or value == "nan"):
             yield step, figure
+
+
+FORMAT = ImportFormat(
+    "megatron_golden",
+    "Megatron's reference values of a test",
+    recognises,
+    fill,
+    ("it holds no values by step", "give the golden_values file of a test"),
+)

@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
-from stepscope.importers.logs.figures import Figures, Place
-from stepscope.importers.logs.log_prefix import without_prefix
-from stepscope.importers.points import Column, Points
-from stepscope.importers.source import lines, unreadable
+from stepscope.importers.import_format import ImportFormat
+from stepscope.importers.logs.log_lines import Figures, LoggedStep, messages, without_prefix
 from stepscope.importers.words import parsed, plain, scaled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.importers.imported import Imported
-    from stepscope.importers.source import Head
+    from stepscope.importers.run_builder import RunBuilder
+    from stepscope.importers.source import FileHead
 
-NAME = "step_log"
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,30})?(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?"
 STEP = re.compile(
     r"(?:^s:(?=\d)|(?:^|[\s\[(|,{>])['\"]?(?:global[_ ]?)?(?:step|iter|iteration)['\"]?[\s:=#]{1,12})"
@@ -55,15 +53,11 @@ DEVICE = re.compile(
     r"\|\s{1,5}(\d{1,3})\s{1,6}((?:NVIDIA|Tesla|GeForce|Quadro|AMD) \S[\w -]{0,40}?)(?:\s+(?:On|Off))?\s*\|"
 )
 UNITS = {
-    "ms": (1e-3, "seconds"),
-    "s": (1.0, "seconds"),
-    "sec": (1.0, "seconds"),
-    "secs": (1.0, "seconds"),
     "us": (1e-6, "seconds"),
-    "mib": (2.0**20, "bytes"),
-    "gib": (2.0**30, "bytes"),
-    "mb": (2.0**20, "bytes"),
-    "gb": (2.0**30, "bytes"),
+    "ms": (1e-3, "seconds"),
+    **dict.fromkeys(("s", "sec", "secs"), (1.0, "seconds")),
+    **dict.fromkeys(("mib", "mb"), (2.0**20, "bytes")),
+    **dict.fromkeys(("gib", "gb"), (2.0**30, "bytes")),
     "%": (0.01, "ratio"),
 }
 """Units that a line may have: the factor to the base unit, and the suffix of a name in it."""
@@ -77,54 +71,41 @@ CLOCK = "train_seconds"
 """Training time so far."""
 
 
-def recognises(head: Head) -> bool:
+def recognises(head: FileHead) -> bool:
     """Return whether a text has lines with a step and named numbers."""
-    found = 0
-    for line in head.text.splitlines()[:LINES_LOOKED_AT]:
-        if len(line) < 2000 and _row(without_prefix(line)[0]) is not None:
-            found += 1
-            if found >= LEAST_LINES:
-                return True
-    return False
+    short = (line for line in head.text.splitlines()[:LINES_LOOKED_AT] if len(line) < 2000)
+    rows = (line for line in short if _row(without_prefix(line)[0]) is not None)
+    return len(list(islice(rows, LEAST_LINES))) == LEAST_LINES
 
 
-def read(path: str) -> Imported:
-    """Return the values of the lines; a step below the previous one starts a new attempt.
+def fill(path: str, run: RunBuilder) -> None:
+    """Read the values of the lines; a step below the previous one starts a new attempt.
 
     The time of a point is the training time so far, if its line has it.
     """
-    points = Points()
-    facts: dict[str, Any] = {}
-    below = Figures(points)
-    places: dict[int, Place] = {}
+    below = Figures(run)
+    latest: dict[int, LoggedStep] = {}
     printed = 0
-    for line in lines(path, points.note):
-        if len(line) >= MOST_CHARACTERS:
-            points.note(f"lines longer than {MOST_CHARACTERS} characters, left out")
-            continue
-        text, rank = without_prefix(line)
-        found, rank = _row(text), rank or 0
-        before = places.get(rank)
+    for text, named_rank in messages(path, run, MOST_CHARACTERS):
+        found, rank = _row(text), named_rank or 0
+        before = latest.get(rank)
         if found is None:
-            _add_below(points, facts, below, text, before or Place(NO_STEP, rank, 0))
+            _add_below(run, below, text, before or LoggedStep(NO_STEP, rank, 0))
             continue
         step, total, pairs = found
         if step is None:
             step, printed = printed, printed + 1
         if total is not None:
-            facts["steps"] = total
+            run.facts["steps"] = total
         attempt = before.attempt + (step < before.step) if before else 0
-        places[rank] = Place(step, rank, attempt)
+        latest[rank] = LoggedStep(step, rank, attempt)
         time = dict(pairs).get(CLOCK, math.nan)
         for name, value in pairs:
-            points.add(name, value, step, time, rank, attempt)
-    if not points.columns:
-        raise unreadable(path, "no line has a step and named numbers", "give lines such as step:10 loss:2.5")
+            run.add(name, value, step, time, rank, attempt)
     if printed:
-        points.note("its lines have no step: they were counted")
-    _add_step_seconds(points)
+        run.note("its lines have no step: they were counted")
+    _add_step_seconds(run)
     below.finish()
-    return points.imported(path, NAME, facts)
 
 
 def _row(line: str) -> tuple[int | None, int | None, list[tuple[str, float]]] | None:
@@ -140,11 +121,18 @@ def _row(line: str) -> tuple[int | None, int | None, list[tuple[str, float]]] | 
 
 
 def _pairs(text: str) -> Iterator[tuple[str, float]]:
-    """Yield the named numbers of a text."""
-    for name, figure, unit in PAIR.findall(text):
-        yield from _in_base(name, figure, unit)
-    for name, figure, unit in _bare(text):
-        yield from _in_base(name, figure, unit)
+    """Yield the named numbers of a text in base units, each under a name with its unit."""
+    for given, figure, unit in (*PAIR.findall(text), *_bare(text)):
+        value = parsed(figure)
+        if value is None:
+            continue
+        factor, word = UNITS.get(unit.lower(), (1.0, ""))
+        name = plain(given)
+        if word == "seconds":
+            name = name.removesuffix("_time").removesuffix("_ms") + "_seconds" if name != "dt" else "step_seconds"
+        elif word and not name.endswith(word):
+            name = MEMORY.get(name, f"{name}_{word}")
+        yield name, scaled(value, factor)
 
 
 def _bare(text: str) -> Iterator[tuple[str, str, str]]:
@@ -157,54 +145,44 @@ def _bare(text: str) -> Iterator[tuple[str, str, str]]:
     yield from ((each[1], each[2], each[3] or "") for each in found if each is not None)
 
 
-def _in_base(name: str, figure: str, unit: str) -> Iterator[tuple[str, float]]:
-    """Yield a number in its base unit, under a name with that unit."""
-    value = parsed(figure)
-    if value is None:
-        return
-    factor, word = UNITS.get(unit.lower(), (1.0, ""))
-    name = plain(name)
-    if word == "seconds":
-        name = name.removesuffix("_time").removesuffix("_ms") + "_seconds" if name != "dt" else "step_seconds"
-    elif word and not name.endswith(word):
-        name = MEMORY.get(name, f"{name}_{word}")
-    yield name, scaled(value, factor)
-
-
-def _add_below(points: Points, facts: dict[str, Any], below: Figures, line: str, place: Place) -> None:
+def _add_below(run: RunBuilder, below: Figures, line: str, at: LoggedStep) -> None:
     """Add the content of a line without a step: memory so far, versions, GPUs by nvidia-smi, or one value."""
+    facts = run.facts
     if "iB" in line and len(line) < 500:
         for name, value in _pairs(line):
             if name.endswith("_bytes"):
-                points.add(name, value, place.step, rank=place.rank, attempt=place.attempt)
+                run.add(name, value, at.step, rank=at.rank, attempt=at.attempt)
     elif (found := VERSION.match(line)) is not None:
         facts[found[1].lower()] = found[2]
         if found[3]:
             facts["cuda"] = found[3].rstrip(".")
     elif (device := DEVICE.match(line)) is not None:
         facts["gpu"], facts["gpus"] = device[2], max(facts.get("gpus", 0), int(device[1]) + 1)
-    elif place.step != NO_STEP and not below.add(line, place):
+    elif at.step != NO_STEP and not below.add(line, at):
         for name, _ in _pairs(line):
-            points.leave_out("figures in lines that have no step", name)
+            run.leave_out("figures in lines that have no step", name)
 
 
-def _add_step_seconds(points: Points) -> None:
-    """Add the step time if lines have only the training time so far; the steps' times sum to it."""
-    total = points.columns.get(CLOCK)
-    if total is None or "step_seconds" in points.columns:
+def _add_step_seconds(run: RunBuilder) -> None:
+    """Add the step time if lines have only the training time so far; a step ends at its last line."""
+    total = run.columns.get(CLOCK)
+    if total is None or "step_seconds" in run.columns:
         return
-    for step, end, seconds, attempt in _differences(total):
-        points.add("step_seconds", seconds, step, end, 0, attempt)
-
-
-def _differences(total: Column) -> Iterator[tuple[int, float, float, int]]:
-    """Yield step, its end, seconds per step since the previous one, and attempt; a step ends at its last reading."""
-    step, time = np.array(total.step, np.int64), np.array(total.value, np.float64)
-    attempt = np.array(total.attempt, np.int32)
+    step, time, attempt = (np.array(column) for column in (total.step, total.value, total.attempt))
     last = np.ones(len(step), bool)
     last[:-1] = (step[1:] != step[:-1]) | (attempt[1:] != attempt[:-1])
     step, time, attempt = step[last], time[last], attempt[last]
     with np.errstate(all="ignore"):
         each = np.diff(time) / np.maximum(np.diff(step), 1)
-    for index in np.flatnonzero((each >= 0) & (attempt[1:] == attempt[:-1]) & (step[:-1] != NO_STEP)):
-        yield int(step[index + 1]), float(time[index + 1]), float(each[index]), int(attempt[index + 1])
+    for before in np.flatnonzero((each >= 0) & (attempt[1:] == attempt[:-1]) & (step[:-1] != NO_STEP)).tolist():
+        at = before + 1
+        run.add("step_seconds", float(each[before]), int(step[at]), float(time[at]), 0, int(attempt[at]))
+
+
+FORMAT = ImportFormat(
+    "step_log",
+    "log lines such as step:10 loss:2.5",
+    recognises,
+    fill,
+    ("no line has a step and named numbers", "give lines such as step:10 loss:2.5"),
+)

@@ -5,40 +5,34 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.points import Points
-from stepscope.importers.rows import Rows
+from stepscope.importers.import_format import ImportFormat
+from stepscope.importers.logs.jsonl import objects
+from stepscope.importers.rows import add_rows
 from stepscope.importers.source import document, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.importers.imported import Imported
-    from stepscope.importers.source import Head
+    from stepscope.importers.run_builder import RunBuilder
+    from stepscope.importers.source import FileHead
 
-NAME = "trainer_state"
 HISTORY = "log_history"
 
 
-def recognises(head: Head) -> bool:
+def recognises(head: FileHead) -> bool:
     """Return whether a file is a trainer's state."""
     return head.data.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{") and b'"log_history"' in head.data
 
 
-def read(path: str) -> Imported:
-    """Return the Trainer's log; `facts` has the rest of its state. It has no times."""
+def fill(path: str, run: RunBuilder) -> None:
+    """Read the Trainer's log, which has no times; the rest of its state are facts."""
     state = document(path)
     history = state.get(HISTORY) if isinstance(state, dict) else None
     if not isinstance(history, list):
         raise unreadable(path, "its log_history is no list", "give the trainer_state.json of a checkpoint")
-    points = Points()
-    rows = Rows(points)
-    for row in history:
-        if isinstance(row, dict):
-            rows.add(row)
-        else:
-            points.note("entries of the log that are no objects, left out")
-    facts = rows.finish() | {name: value for name, value in state.items() if name != HISTORY}
-    return points.imported(path, NAME, facts)
+    add_rows(run, objects(history, run, "entries of the log that are no objects, left out"))
+    run.facts |= {name: value for name, value in state.items() if name != HISTORY}
 
 
 def furthest(found: Sequence[Imported]) -> list[Imported]:
@@ -55,3 +49,6 @@ def furthest(found: Sequence[Imported]) -> list[Imported]:
 def _progress(run: Imported) -> float:
     step: Any = run.facts.get("global_step")
     return float(step) if isinstance(step, (int, float)) else -1.0
+
+
+FORMAT = ImportFormat("trainer_state", "Transformers' trainer_state.json", recognises, fill, unite=furthest)

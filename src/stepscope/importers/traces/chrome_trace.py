@@ -12,7 +12,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import ABSENT, Lane, Memory, Sparse, Trace
 from stepscope.importers.traces.columns import Builder, whole
 from stepscope.importers.traces.events import Text, batches
-from stepscope.importers.traces.text import BadTrace, Limits, Source, pieces, sources
+from stepscope.importers.traces.text import BadTrace, TraceLimits, TraceSource, pieces, sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ PREEXISTING, CREATED, _CHANGED, DESTROYED = 1, 2, 3, 4
 
 
 def read_trace(
-    path: str | os.PathLike[str], *, limits: Limits | None = None, progress: Progress | None = None
+    path: str | os.PathLike[str], *, limits: TraceLimits | None = None, progress: Progress | None = None
 ) -> Trace:
     """Read the first trace in a file.
 
@@ -46,19 +46,19 @@ def read_trace(
 
 
 def read_traces(
-    path: str | os.PathLike[str], *, limits: Limits | None = None, progress: Progress | None = None
+    path: str | os.PathLike[str], *, limits: TraceLimits | None = None, progress: Progress | None = None
 ) -> Iterator[Trace]:
     """Yield every trace in a file, one after the other; see `read_trace`."""
     name = os.fspath(path)
     try:
         for source in sources(name):
-            yield _read(source, limits or Limits(), progress)
+            yield _read(source, limits or TraceLimits(), progress)
     except (BadTrace, OSError, MemoryError) as error:
         cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "memory is short"
         raise StepscopeError(f"read the trace '{name}'", cause, REMEDY) from error
 
 
-def _read(source: Source, limits: Limits, progress: Progress | None) -> Trace:
+def _read(source: TraceSource, limits: TraceLimits, progress: Progress | None) -> Trace:
     facts: dict[str, Any] = {}
     builder = Builder(limits)
     for batch in batches(Text(pieces(source, limits, progress), limits.value_bytes), facts):
@@ -93,8 +93,7 @@ def _trace(file: str, builder: Builder, facts: dict[str, Any]) -> Trace:
         place = np.empty(len(order), order.dtype)
         place[order] = np.arange(len(order), dtype=order.dtype)
         numbers, texts = _moved(numbers, place), _moved(texts, place)
-    info = facts.get("distributedInfo")
-    info = info if isinstance(info, dict) else {}
+    info = facts["distributedInfo"] if isinstance(facts.get("distributedInfo"), dict) else {}
     return Trace(
         file=file,
         rank=_rank(info, facts, file),

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from stepscope.core.trace import ABSENT, FIRST_DEVICE, KINDS, OPERATOR, OTHER, OVERHEAD, PYTHON, RUNTIME, Lane, Memory
-from stepscope.importers.traces.events import ARGUMENTS, LISTS, NO_LIST, NOTHING, NUMBERS, TEXTS, Event
+from stepscope.importers.traces.events import ARGUMENTS, LISTS, NO_LIST, NOTHING, NUMBERS, TEXTS, TraceEvent
 from stepscope.importers.traces.kinds import KIND_OF, certain, is_host, kind_of
 from stepscope.importers.traces.table import Table
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.importers.traces.table import Rare
-    from stepscope.importers.traces.text import Limits
+    from stepscope.importers.traces.text import TraceLimits
 
     Numbers = NDArray[np.int64]
     Columns = dict[str, NDArray[Any]]
@@ -60,7 +60,7 @@ class Codes(dict[Any, int]):
 class Builder:
     """Collects events as columns, within the limits."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: TraceLimits) -> None:
         """Start without events."""
         self.limits = limits
         self.names, self.words = Codes(limits.texts), Codes(limits.texts)
@@ -71,7 +71,7 @@ class Builder:
         self.labels: dict[tuple[str, Any, Any], str] = {}
         """Names of processes and threads."""
         self.memory: list[tuple[int, ...]] = []
-        self.open: dict[int, list[Event]] = {}
+        self.open: dict[int, list[TraceEvent]] = {}
         """Events that have started but not ended (phase B without E), by lane."""
         self.unpaired = self.untimed = self.dropped = self.cut = 0
         self.full = False
@@ -79,7 +79,7 @@ class Builder:
         self.shortest: dict[int, int] = {}
         """Events of a kind shorter than this, in ns, are left out."""
 
-    def add(self, events: Sequence[Event]) -> None:
+    def add(self, events: Sequence[TraceEvent]) -> None:
         """Add a batch."""
         whole = [event for event in events if event.ph == "X"]
         if len(whole) < len(events):
@@ -89,7 +89,7 @@ class Builder:
         elif whole:
             self._keep(whole)
 
-    def _others(self, events: Sequence[Event]) -> list[Event]:
+    def _others(self, events: Sequence[TraceEvent]) -> list[TraceEvent]:
         """Handle events that are not whole; return those that have become whole."""
         ended, reports = [], []
         for event in events:
@@ -112,14 +112,14 @@ class Builder:
             self._remember(reports)
         return ended
 
-    def _label(self, event: Event) -> None:
+    def _label(self, event: TraceEvent) -> None:
         args = event.args or NOTHING
         text = args.labels if event.name == "process_labels" else args.name
         if isinstance(text, str):
             thread = event.tid if event.name == "thread_name" else None
             self.labels[str(event.name), event.pid, thread] = text[:LONGEST_TEXT]
 
-    def _remember(self, events: list[Event]) -> None:
+    def _remember(self, events: list[TraceEvent]) -> None:
         """Keep allocator reports."""
         times, known = self._times([event.ts for event in events])
         for event, time in zip(compress(events, known), times[known].tolist(), strict=True):
@@ -128,10 +128,10 @@ class Builder:
             numbers = (args.size, args.address, args.allocated, args.reserved)
             self.memory.append((time, *map(whole, numbers), device, self._lane(event)))
 
-    def _lane(self, event: Event) -> int:
+    def _lane(self, event: TraceEvent) -> int:
         return self.lanes[event.pid, event.tid, None, None]
 
-    def _keep(self, events: list[Event]) -> None:
+    def _keep(self, events: list[TraceEvent]) -> None:
         """Add events to the table; make room if there are too many."""
         given = (event.args or NOTHING for event in events)
         args = dict(zip(ARGUMENTS, zip(*map(msgspec.structs.astuple, given), strict=True), strict=True))
@@ -160,7 +160,7 @@ class Builder:
         if len(self.table) > self.limits.events:
             self._thin()
 
-    def _lanes(self, events: list[Event], args: dict[str, tuple[Any, ...]], category: list[int]) -> list[int]:
+    def _lanes(self, events: list[TraceEvent], args: dict[str, tuple[Any, ...]], category: list[int]) -> list[int]:
         """Return the lane of each event: on a device, its stream too."""
         lanes = self.lanes
         host = {code for text, code in self.categories.items() if is_host(str(text or ""))}
@@ -353,10 +353,10 @@ def _text(value: Any, *, listed: bool) -> str:
     return str(value)[:LONGEST_TEXT]
 
 
-def _joined(begin: Event, end: Event) -> Event:
+def _joined(begin: TraceEvent, end: TraceEvent) -> TraceEvent:
     """Return one whole event from its start and its end."""
     first, last = _decimal(begin.ts), _decimal(end.ts)
     length = None if first is None or last is None else str(max(Decimal(0), last - first))
-    return Event(
+    return TraceEvent(
         ph="X", cat=begin.cat, name=begin.name, pid=begin.pid, tid=begin.tid, ts=begin.ts, dur=length, args=begin.args
     )

@@ -82,7 +82,7 @@ Args: Any = msgspec.defstruct(
 NOTHING = Args()
 
 
-class Event(msgspec.Struct, gc=False):
+class TraceEvent(msgspec.Struct, gc=False):
     """One event as in the trace."""
 
     ph: str = ""
@@ -95,7 +95,7 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-class ExactEvent(Event, gc=False):
+class ExactEvent(TraceEvent, gc=False):
     """The same for times that a binary fraction cannot hold: microseconds since 1970 with decimals."""
 
     ts: Decimal | None = None  # type: ignore[assignment]
@@ -176,7 +176,7 @@ class Text:
 SOLID = re.compile(rb"[^ \t\r\n]")
 BETWEEN = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*\Z")
 DECODER, EXACT_DECODER = json.JSONDecoder(strict=False), json.JSONDecoder(strict=False, parse_float=Decimal)
-BATCH, EXACT_BATCH = msgspec.json.Decoder(list[Event]), msgspec.json.Decoder(list[ExactEvent])
+BATCH, EXACT_BATCH = msgspec.json.Decoder(list[TraceEvent]), msgspec.json.Decoder(list[ExactEvent])
 LONG_TIME = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
 """A time that binary fractions do not hold to the nanosecond."""
 CUT = "it is cut off before its end"
@@ -186,7 +186,7 @@ FACT_BYTES = 1 << 20
 """Maximum text of a fact beside the events."""
 
 
-def batches(text: Text, facts: dict[str, Any]) -> Iterator[list[Event]]:
+def batches(text: Text, facts: dict[str, Any]) -> Iterator[list[TraceEvent]]:
     """Yield the events of a trace in order, and store the other members in `facts`.
 
     Raises:
@@ -203,7 +203,7 @@ def batches(text: Text, facts: dict[str, Any]) -> Iterator[list[Event]]:
         raise BadTrace("it is empty" if not first else f"it is not JSON: it begins with {first!r}")
 
 
-def _members(text: Text, facts: dict[str, Any]) -> Iterator[list[Event]]:
+def _members(text: Text, facts: dict[str, Any]) -> Iterator[list[TraceEvent]]:
     """Iterate over the members of the outermost object."""
     text.take(b"{")
     while text.peek() != b"}":
@@ -225,15 +225,14 @@ def _members(text: Text, facts: dict[str, Any]) -> Iterator[list[Event]]:
     text.take(b"}")
 
 
-def _array(text: Text, *, may_stay_open: bool = False) -> Iterator[list[Event]]:
+def _array(text: Text, *, may_stay_open: bool = False) -> Iterator[list[TraceEvent]]:
     """Yield the events of an array, and consume its end, which a trace that is one array may lack."""
     text.take(b"[")
     while text.peek() != b"]":
         text.exact = text.exact or LONG_TIME.search(text.data, text.at, text.at + 8192) is not None
         if len(text.data) - text.at < PIECE:
             text.more()
-        events = _fast(text)
-        yield events or _slow(text)
+        yield _fast(text) or _slow(text)
         if not text.peek():
             if may_stay_open:
                 return
@@ -242,7 +241,7 @@ def _array(text: Text, *, may_stay_open: bool = False) -> Iterator[list[Event]]:
     text.exact = False
 
 
-def _fast(text: Text) -> list[Event]:
+def _fast(text: Text) -> list[TraceEvent]:
     """Decode as many whole events as there are, and consume them with their comma; none if the strict decoder fails."""
     end, trials = len(text.data), 0
     decoder = EXACT_BATCH if text.exact else BATCH
@@ -265,13 +264,12 @@ def _fast(text: Text) -> list[Event]:
     return []
 
 
-def _slow(text: Text) -> list[Event]:
+def _slow(text: Text) -> list[TraceEvent]:
     """Decode the events one by one, and consume them with their commas."""
-    events: list[Event] = []
+    events: list[TraceEvent] = []
     last = len(text.data) if text.done else max(text.at + 1, len(text.data) - PIECE // 4)
     while text.at < last and text.peek() not in {b"]", b""}:
-        value = text.value()
-        events.append(event_of(value))
+        events.append(event_of(text.value()))
         if text.peek() == b",":
             text.take(b",")
         elif text.peek() not in {b"]", b""}:
@@ -279,16 +277,15 @@ def _slow(text: Text) -> list[Event]:
     return events
 
 
-def event_of(value: Any) -> Event:
+def event_of(value: Any) -> TraceEvent:
     """Return an event from any element of the array; without a phase if it is not an event."""
     if not isinstance(value, dict):
-        return Event()
+        return TraceEvent()
     fields = {name: _scalar(value.get(name)) for name in ("cat", "name", "pid", "tid", "ts", "dur")}
     given = value.get("args")
-    args = NOTHING
-    if isinstance(given, dict):
-        args = Args(**{field: _argument(field, given[key]) for field, key in ARGUMENTS.items() if key in given})
-    return Event(ph=str(value.get("ph", "")), args=args, **fields)
+    given = given if isinstance(given, dict) else {}
+    args = Args(**{field: _argument(field, given[key]) for field, key in ARGUMENTS.items() if key in given})
+    return TraceEvent(ph=str(value.get("ph", "")), args=args, **fields)
 
 
 def _argument(field: str, value: Any) -> Any:
@@ -299,14 +296,12 @@ def _argument(field: str, value: Any) -> Any:
 
 def _scalar(value: Any) -> Scalar:
     """Return a plain value; text that was decoded byte by byte is reassembled."""
-    if isinstance(value, str) and not value.isascii():
-        try:
-            return value.encode("latin-1").decode()
-        except UnicodeError:  # it was written with escapes, or is not UTF-8
-            return value.encode("utf-8", "replace").decode()
-    if isinstance(value, str):
-        return value
-    return value if isinstance(value, (int, float, Decimal)) else None  # type: ignore[return-value]
+    if not isinstance(value, str):
+        return value if isinstance(value, (int, float, Decimal)) else None  # type: ignore[return-value]
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:  # it was written with escapes, or is not UTF-8
+        return value.encode("utf-8", "replace").decode()
 
 
 def _unexpected(found: bytes, wanted: bytes) -> str:

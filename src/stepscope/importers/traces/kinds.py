@@ -5,49 +5,23 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from stepscope.core.trace import (
-    ANNOTATION,
-    KERNEL,
-    MEMCPY,
-    MEMSET,
-    OPERATOR,
-    OTHER,
-    OVERHEAD,
-    PYTHON,
-    RANGE,
-    RUNTIME,
-    SYNC,
-)
+from stepscope.core import trace
+from stepscope.core.trace import KERNEL, MEMCPY, MEMSET, OTHER, OVERHEAD, RANGE
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Lane
 
 CATEGORIES = {
-    OPERATOR: ("cpu_op", "operator", "cpu_operator", "cpu_instant_event", "hccl_op"),
-    ANNOTATION: ("user_annotation", "annotation", "collective_comm", "external_correlation", "dataloader"),
-    PYTHON: ("python_function", "python"),
-    RUNTIME: (
-        "runtime",
-        "driver",
-        "cuda_runtime",
-        "cuda_driver",
-        "hip_runtime",
-        "hip_driver",
-        "roc_runtime",
-        "xpu_runtime",
-        "xpu_driver",
-        "mtia_runtime",
-        "privateuse1_runtime",
-        "privateuse1_driver",
-        "glow_runtime",
-        "cann_runtime",
-        "npu_runtime",
-        "acl_runtime",
-        "musa_runtime",
-        "musa_driver",
+    trace.OPERATOR: ("cpu_op", "operator", "cpu_operator", "cpu_instant_event", "hccl_op"),
+    trace.ANNOTATION: ("user_annotation", "annotation", "collective_comm", "external_correlation", "dataloader"),
+    trace.PYTHON: ("python_function", "python"),
+    trace.RUNTIME: (
+        *("runtime", "driver", "cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "roc_runtime"),
+        *("xpu_runtime", "xpu_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "glow_runtime"),
+        *("cann_runtime", "npu_runtime", "acl_runtime", "musa_runtime", "musa_driver"),
     ),
     OVERHEAD: ("overhead",),
-    SYNC: ("sync", "cuda_sync", "xpu_sync", "hip_sync", "cuda_event", "musa_sync"),
+    trace.SYNC: ("sync", "cuda_sync", "xpu_sync", "hip_sync", "cuda_event", "musa_sync"),
     RANGE: ("gpu_user_annotation", "cuda_profiler_range", "mtia_insight", "mtia_workloadd"),
     KERNEL: ("kernel", "gpu_op", "hpu_op", "mtia_ccp_events", "mtia_ccp", "concurrent_kernel", "npu_kernel"),
     MEMCPY: ("memcpy", "gpu_memcpy"),
@@ -74,13 +48,7 @@ SPAN_NAME = re.compile(r"^(ProfilerStep|Iteration|Record Window End)")
 
 
 def kind_of(category: str, lane: Lane, name: str) -> int:
-    """Return the kind of an event.
-
-    Args:
-        category: as the trace spells it; empty if it has none.
-        lane: where it happened.
-        name: its name; used only if the category does not decide.
-    """
+    """Return the kind of an event by its category as the trace spells it, else by its lane and name."""
     known = certain(category)
     if known is not None:
         return known

@@ -29,8 +29,8 @@ class BadTrace(ValueError):  # noqa: N818 - it is a bad trace
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits for reading one trace."""
+class TraceLimits:
+    """TraceLimits for reading one trace."""
 
     text_bytes: int = 32 << 30
     """Bytes of text, after decompression."""
@@ -47,7 +47,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Source:
+class TraceSource:
     """One trace in a file: the file itself, or a member of an archive."""
 
     name: str
@@ -56,7 +56,7 @@ class Source:
     """Bytes in the file, as stored."""
 
 
-def sources(path: str) -> Iterator[Source]:
+def sources(path: str) -> Iterator[TraceSource]:
     """Yield the traces in a file: itself, or the `.json` and `.json.gz` members of a tar or zip archive.
 
     Raises:
@@ -74,7 +74,7 @@ def sources(path: str) -> Iterator[Source]:
         elif head.startswith(ZSTD):
             raise BadTrace("it is compressed by zstd, which this Python cannot read; decompress it with `zstd -d`")
         else:
-            yield Source(path, file, size)
+            yield TraceSource(path, file, size)
 
 
 def _wanted(name: str) -> bool:
@@ -82,31 +82,31 @@ def _wanted(name: str) -> bool:
     return base.endswith((".json", ".json.gz")) and not base.startswith(".")
 
 
-def _packed(path: str, file: IO[bytes]) -> Iterator[Source]:
+def _packed(path: str, file: IO[bytes]) -> Iterator[TraceSource]:
     try:
         with tarfile.open(fileobj=file, mode="r|*") as archive:
             for member in archive:
                 stream = archive.extractfile(member) if member.isreg() and _wanted(member.name) else None
                 if stream is not None:
-                    yield Source(f"{path}:{member.name}", stream, member.size)
+                    yield TraceSource(f"{path}:{member.name}", stream, member.size)
     except (tarfile.TarError, zlib.error, EOFError) as error:
         raise BadTrace(f"the archive is broken ({error})") from error
 
 
-def _zipped(path: str, file: IO[bytes]) -> Iterator[Source]:
+def _zipped(path: str, file: IO[bytes]) -> Iterator[TraceSource]:
     try:
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 if _wanted(member.filename):
-                    if member.file_size > RATIO_FROM and member.file_size > Limits.ratio * member.compress_size:
+                    if member.file_size > RATIO_FROM and member.file_size > TraceLimits.ratio * member.compress_size:
                         raise BadTrace("a member of the archive expands like a bomb")
                     with archive.open(member) as stream:
-                        yield Source(f"{path}:{member.filename}", stream, member.file_size)
+                        yield TraceSource(f"{path}:{member.filename}", stream, member.file_size)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         raise BadTrace(f"the archive is broken ({error})") from error
 
 
-def pieces(source: Source, limits: Limits, progress: Progress | None = None) -> Iterator[bytes]:
+def pieces(source: TraceSource, limits: TraceLimits, progress: Progress | None = None) -> Iterator[bytes]:
     """Yield the text of a trace in order, decompressed.
 
     Raises:
