@@ -125,6 +125,12 @@ def test_numbers_are_numbers(value, number):
     assert words.number(value) == pytest.approx(number, nan_ok=True)
 
 
+@pytest.mark.parametrize(("value", "step"), [(31.0, 31), (math.nan, None), (-math.inf, None), (10**400, None)])
+def test_a_step_fits_64_bits_or_is_none(value, step):
+    """One absurd step, even one beyond a float, does not end the import of a log."""
+    assert words.whole(value) == step
+
+
 def is_sound(run):
     """Say whether series have points, each with its time, and the facts are plain data."""
     series = [run.series(name) for name in run.names()]

@@ -100,7 +100,7 @@ def scaled(value: float, factor: float) -> float:
 def whole(value: Any) -> int | None:
     """Return a step as an integer that fits 64 bits, or None; 31.0 is 31."""
     found = value if isinstance(value, int) and not isinstance(value, bool) else number(value)
-    if found is None or not math.isfinite(found) or abs(found) >= 2**62:
+    if found is None or abs(found) >= 2**62 or math.isnan(found):
         return None
     return int(found)
 
