@@ -14,7 +14,7 @@ from stepscope.analysis.trace.idle import kernel_sizes, waiting_sites, why_idle
 from stepscope.analysis.trace.links import link
 from stepscope.analysis.trace.roles import roles
 from stepscope.analysis.trace.verdict import communication_findings, copy_findings, idle_findings
-from stepscope.analysis.trace.window import gaps, total, window_of
+from stepscope.analysis.trace.window import TraceWindow, gaps, total, window_of
 from stepscope.core.trace import KERNEL, PYTHON
 from tests.analysis.trace_rig import Rig
 
@@ -72,6 +72,14 @@ def test_waits_are_listed_with_operator_and_stack():
             "stack": ["train.py(40): log", "train.py(12): main"],
         }
     ]
+
+
+def test_a_wait_in_the_first_event_names_its_operator():
+    """The first event of a trace is an operator like any other."""
+    rig = Rig().operator("aten::item", 0, 9).call("cudaStreamSynchronize", 1, 8).launch("gemm", (10, 11), (12, 20))
+    trace = rig.launch("gemm", (30, 31), (32, 40)).trace()
+    (site,) = waiting_sites(trace, TraceWindow("given", 0, 40_000), link(trace))
+    assert (site["call"], site["operator"]) == ("cudaStreamSynchronize", "aten::item")
 
 
 def test_without_host_events_nobody_knows():

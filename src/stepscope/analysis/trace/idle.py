@@ -169,12 +169,10 @@ def waiting_sites(trace: Trace, window: TraceWindow, links: Links) -> list[dict[
     idle = gaps(busy_time(trace), window)
     caused = _idle_after(trace, rows, idle)
     sites: dict[tuple[str, str], list[int]] = {}
-    around = enclosing_operator(links)
+    around = _enclosing(links)
     for row, cost in zip(rows.tolist(), caused.tolist(), strict=True):
-        outer = around.get(row)
-        site = sites.setdefault(
-            (trace.named(trace.name[row]), trace.named(trace.name[outer]) if outer else ""), [0, 0, 0, row]
-        )
+        operator = trace.names[trace.name[around[row]]] if row in around else ""
+        site = sites.setdefault((trace.names[trace.name[row]], operator), [0, 0, 0, row])
         site[0] += 1
         site[1] += int(trace.end[row] - trace.start[row])
         site[2] += cost
@@ -202,7 +200,7 @@ def _idle_after(trace: Trace, rows: NDArray[Any], idle: Intervals) -> Integers:
     return length
 
 
-def enclosing_operator(links: Links) -> dict[int, int]:
+def _enclosing(links: Links) -> dict[int, int]:
     """Return the row of the innermost host event around each host event that has one."""
     inner = np.flatnonzero(links.parent >= 0)
     return dict(zip(links.host[inner].tolist(), links.host[links.parent[inner]].tolist(), strict=True))
