@@ -5,15 +5,15 @@ import pytest
 from stepscope.analysis.trace import critical_path as module
 from stepscope.analysis.trace.critical_path import UNKNOWN_KIND, Chains, critical_path, findings, median_step, walk
 from stepscope.analysis.trace.graph import graph
+from stepscope.analysis.trace.kernels import short_name
 from stepscope.analysis.trace.links import link
-from stepscope.analysis.trace.names import short_name
 from stepscope.analysis.trace.window import TraceWindow, window_of
 from tests.analysis.trace_rig import Rig
 
 
 def path(rig: Rig, window: TraceWindow | None = None) -> dict:
     trace = rig.trace()
-    found = critical_path(trace, window or window_of(trace))
+    found = critical_path(trace, window or window_of(trace), link(trace))
     assert found is not None
     assert sum(entry["total_us"] for entry in found["kinds"]) == pytest.approx(found["length_us"])
     assert sum(entry["total_us"] for entry in found["parts"]) == pytest.approx(found["length_us"])
@@ -148,7 +148,7 @@ def test_a_trace_without_a_device_has_the_path_of_its_threads():
 def test_an_empty_trace_has_no_path():
     """Nothing in, nothing out."""
     trace = Rig().trace()
-    assert critical_path(trace, window_of(trace)) is None
+    assert critical_path(trace, window_of(trace), link(trace)) is None
     assert findings(None) == []
 
 

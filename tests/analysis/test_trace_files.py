@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from stepscope.analysis.trace import details as trace_details
+from stepscope.analysis.trace.collectives import extract
 from stepscope.analysis.trace.compare import compare_traces
 from stepscope.analysis.trace.links import link
-from stepscope.analysis.trace.ranks import compare_ranks, extract
+from stepscope.analysis.trace.ranks import compare_ranks
 from stepscope.analysis.trace.window import union, window_of
 from stepscope.importers.traces.chrome_trace import read_trace
 

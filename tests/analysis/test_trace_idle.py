@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from stepscope.analysis.trace import idle as trace_idle
 from stepscope.analysis.trace.breakdown import breakdown, busy_time
+from stepscope.analysis.trace.breakdown import findings as breakdown_findings
+from stepscope.analysis.trace.idle import findings as idle_findings
 from stepscope.analysis.trace.idle import kernel_sizes, waiting_sites, why_idle
 from stepscope.analysis.trace.links import link
 from stepscope.analysis.trace.roles import roles
-from stepscope.analysis.trace.verdict import communication_findings, copy_findings, idle_findings
 from stepscope.analysis.trace.window import TraceWindow, gaps, total, window_of
 from stepscope.core.trace import KERNEL, PYTHON
 from tests.analysis.trace_rig import Rig
@@ -119,7 +120,7 @@ def test_causes_sum_to_the_idle_time(events, launches):
     trace = rig.trace()
     window = window_of(trace)
     found = why_idle(trace, window, link(trace))
-    assert found.length == total(gaps(busy_time(trace), window))
+    assert sum(found.causes.values()) == total(gaps(busy_time(trace), window))
     assert min(found.causes.values()) >= 0
 
 
@@ -162,10 +163,11 @@ def test_exposed_communication_and_copies_are_found():
     rig.copy((0, 1), (90, 100))
     trace = rig.trace()
     parts = breakdown(trace, window_of(trace), roles(trace))
-    assert [finding.kind for finding in communication_findings(parts)] == ["exposed_communication"]
-    assert copy_findings(parts)[0].gain_ratio == pytest.approx(0.1)
+    communication, copies = breakdown_findings(parts)
+    assert (communication.kind, copies.kind) == ("exposed_communication", "exposed_copies")
+    assert copies.gain_ratio == pytest.approx(0.1)
     hidden = Rig().add(KERNEL, "gemm", 0, 50, ("gpu", 7)).add(KERNEL, "ncclX", 0, 50, ("gpu", 20)).trace()
-    assert communication_findings(breakdown(hidden, window_of(hidden), roles(hidden))) == []
+    assert breakdown_findings(breakdown(hidden, window_of(hidden), roles(hidden))) == []
 
 
 def test_every_cause_is_explained():

@@ -4,6 +4,7 @@ import pytest
 
 from stepscope.analysis.trace.kernels import NAMES as FAMILY_NAMES
 from stepscope.analysis.trace.kernels import _family, families, family_table, findings, kernel_table
+from stepscope.analysis.trace.links import link
 from stepscope.analysis.trace.window import TraceWindow, window_of
 from tests.analysis.trace_rig import Rig
 
@@ -42,7 +43,7 @@ def test_what_is_launched_in_the_optimizer_is_the_optimizers():
     rig = Rig().annotation("Optimizer.step#SGD.step", 0, 10).operator("aten::add_", 1, 9)
     rig.launch("elementwise_kernel", (2, 3), (20, 30)).launch("elementwise_kernel", (12, 13), (30, 40))
     rig.launch("ncclDevKernel_AllReduce_Sum_f32", (14, 15), (40, 60), stream=9).copy((16, 17), (60, 61))
-    assert families(rig.trace()) == ["optimizer", "elementwise", "communication", "memcpy"]
+    assert families(rig.trace(), link(rig.trace())) == ["optimizer", "elementwise", "communication", "memcpy"]
 
 
 def test_gain_is_the_time_in_which_nothing_else_ran():
@@ -53,7 +54,7 @@ def test_gain_is_the_time_in_which_nothing_else_ran():
         .launch("relu", (1, 2), (20, 40), stream=8)
         .launch("norm", (2, 3), (150, 200))
     ).trace()
-    rows = {row["name"]: row for row in kernel_table(trace, window_of(trace))}
+    rows = {row["name"]: row for row in kernel_table(trace, window_of(trace), link(trace))}
     assert [rows[name]["gain_percent"] for name in ("sgemm", "relu", "norm")] == [40.0, 0.0, 25.0]
     assert rows["sgemm"]["total_us"] == 100
     assert sum(row["percent"] for row in rows.values()) == pytest.approx(100)
@@ -63,15 +64,16 @@ def test_gain_is_the_time_in_which_nothing_else_ran():
 def test_only_what_lies_in_the_window_counts():
     """A kernel at the edge counts with its part, one outside not at all."""
     trace = Rig().launch("a", (0, 1), (0, 100)).launch("b", (1, 2), (300, 400)).trace()
-    assert [(row["name"], row["total_us"]) for row in kernel_table(trace, TraceWindow("given", 50_000, 200_000))] == [
-        ("a", 50)
-    ]
+    assert [
+        (row["name"], row["total_us"])
+        for row in kernel_table(trace, TraceWindow("given", 50_000, 200_000), link(trace))
+    ] == [("a", 50)]
 
 
 def test_a_family_that_takes_much_is_found():
     """The finding names the family, what it would bring, and what to do."""
     trace = Rig().launch("elementwise_kernel", (0, 1), (0, 60)).launch("zzz", (1, 2), (60, 100)).trace()
-    (found,) = findings(family_table(trace, window_of(trace)))
+    (found,) = findings(family_table(trace, window_of(trace), link(trace)))
     assert "elementwise" in found.text
     assert found.gain_ratio == pytest.approx(0.6)
     assert "torch.compile" in found.remedy
@@ -80,4 +82,6 @@ def test_a_family_that_takes_much_is_found():
 def test_no_kernels_are_no_rows():
     """A trace without a device has empty tables."""
     trace = Rig().operator("aten::add", 0, 5).trace()
-    assert kernel_table(trace, window_of(trace)) == family_table(trace, window_of(trace)) == []
+    assert (
+        kernel_table(trace, window_of(trace), link(trace)) == family_table(trace, window_of(trace), link(trace)) == []
+    )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.analysis.trace.links import link
 from stepscope.analysis.trace.operators import operator_table
 from stepscope.analysis.trace.window import TraceWindow, window_of
 from tests.analysis.trace_rig import Rig
@@ -9,7 +10,7 @@ from tests.analysis.trace_rig import Rig
 
 def table(rig: Rig, window: TraceWindow | None = None) -> dict[str, dict]:
     trace = rig.trace()
-    return {row["name"]: row for row in operator_table(trace, window or window_of(trace))}
+    return {row["name"]: row for row in operator_table(trace, window or window_of(trace), link(trace))}
 
 
 def nested() -> Rig:

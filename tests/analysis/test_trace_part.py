@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from stepscope.analysis.trace import details as trace_details
-from stepscope.analysis.trace.part import middle
-from stepscope.analysis.trace.window import window_of
+from stepscope.analysis.trace.window import excerpt, window_of
 from tests.analysis.trace_rig import Rig
 
 
@@ -17,7 +16,7 @@ def long_trace():
 def test_a_part_is_the_middle_with_its_own_shapes():
     """Rows, and what only some rows have, are cut alike; nothing is copied."""
     trace = long_trace()
-    part, window = middle(trace, window_of(trace), 60)
+    part, window = excerpt(trace, window_of(trace), 60)
     assert len(part) == 60
     assert part.start.base is trace.start or part.start.base is trace.start.base
     assert window_of(trace).start < window.start < window.end < window_of(trace).end
@@ -30,15 +29,19 @@ def test_what_is_small_enough_stays_whole():
     """No part is made without need."""
     trace = long_trace()
     window = window_of(trace)
-    assert middle(trace, window, 600)[0] is trace
+    assert excerpt(trace, window, 600)[0] is trace
 
 
-def test_the_tables_of_a_huge_trace_say_which_part_they_are_of(monkeypatch):
-    """Kernels are of the whole window, operators of its middle."""
+def test_the_details_of_a_huge_trace_say_that_they_are_of_its_middle(monkeypatch):
+    """Tables are of the whole window as long as that is possible, launches of its middle."""
     trace = long_trace()
-    assert trace_details.details(trace, window_of(trace))["part"] is None
-    monkeypatch.setattr(trace_details, "MOST_EVENTS", 60)
+    assert trace_details.details(trace, window_of(trace))["notes"] == []
+    monkeypatch.setattr(trace_details, "DETAILED", 60)
     facts = trace_details.details(trace, window_of(trace))
-    assert facts["part"]["events"] == 60
+    assert "critical path, queue and picture are of" in facts["notes"][0]
     assert facts["kernels"][0]["calls"] == 200
+    assert facts["queue"]["launches"] < 30
+    monkeypatch.setattr(trace_details, "TABLED", 60)
+    facts = trace_details.details(trace, window_of(trace))
+    assert len(facts["notes"]) == 2
     assert facts["operators"][0]["calls"] < 30

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.analysis.trace.links import link
 from stepscope.analysis.trace.queue import FULL, findings, graphs, queue
 from stepscope.analysis.trace.window import window_of
 from tests.analysis.trace_rig import Rig
@@ -9,7 +10,7 @@ from tests.analysis.trace_rig import Rig
 
 def facts(rig: Rig) -> dict:
     trace = rig.trace()
-    found = queue(trace, window_of(trace))
+    found = queue(trace, window_of(trace), link(trace))
     assert found is not None
     return found
 
@@ -48,8 +49,8 @@ def test_kernels_that_start_before_their_call_are_reported():
 def test_no_launches_are_no_queue():
     """Without calls nothing is said."""
     trace = Rig().add(8, "k", 0, 10, ("gpu", 7)).trace()
-    assert queue(trace, window_of(trace)) is None
-    assert graphs(trace, window_of(trace)) is None
+    assert queue(trace, window_of(trace), link(trace)) is None
+    assert graphs(trace, window_of(trace), link(trace)) is None
     assert findings(None) == []
 
 
@@ -60,7 +61,7 @@ def test_graphs_are_counted_by_launch():
         rig.add(8, "b", 10 + place, 11 + place, ("gpu", 7), correlation=1, node=place + 1)
     rig.launch("c", (20, 21), (22, 27))
     trace = rig.trace()
-    found = graphs(trace, window_of(trace))
+    found = graphs(trace, window_of(trace), link(trace))
     assert (found["launches"], found["kernels"], found["kernels_percent"]) == (1, 4, 80)
     assert found["device_time_percent"] == pytest.approx(100 * 8 / 13)
     assert facts(rig)["launches"] == 2

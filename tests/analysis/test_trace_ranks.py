@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.analysis.trace.collectives import align, match, paired
-from stepscope.analysis.trace.ranks import compare_ranks, extract
+from stepscope.analysis.trace.collectives import align, extract, match, paired
+from stepscope.analysis.trace.ranks import compare_ranks
 from tests.analysis.trace_rig import Rig
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32"

@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from stepscope.analysis.trace import details as trace_details
+from stepscope.analysis.trace.collectives import extract
 from stepscope.analysis.trace.compare import compare_traces
-from stepscope.analysis.trace.ranks import compare_ranks, extract
+from stepscope.analysis.trace.ranks import compare_ranks
 from stepscope.analysis.trace.window import window_of
 from stepscope.reports.markup import named, table, tag
 from stepscope.reports.trace_page import page

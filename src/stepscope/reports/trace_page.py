@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.analysis.trace.stragglers import CAUSES
+from stepscope.analysis.trace.ranks import CAUSES
 from stepscope.reports import trace_sections
 from stepscope.reports.markup import Markup, document, named, table, tag
 from stepscope.reports.trace_drawings import course, duration, waiting
@@ -82,10 +82,7 @@ def _courses(ranks: Sequence[Mapping[str, Any]], many: Mapping[str, Any] | None)
 
 def _rank(rank: Mapping[str, Any], *, opened: bool, alone: bool) -> Markup:
     """Return all sections of one rank; a single rank has its findings above."""
-    part = rank.get("part") or {}
-    about = f"A large trace: operators, launches and path are those of {part.get('events')} events in its middle."
     sections = [
-        tag("p", about, class_="soft") if part else None,
         None if alone else trace_sections.findings(rank.get("findings") or []),
         trace_sections.path(rank),
         trace_sections.kernels(rank),

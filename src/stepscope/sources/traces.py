@@ -17,7 +17,7 @@ from stepscope.importers.confinement import ChildLimits, confined
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stepscope.analysis.trace.ranks import Extract
+    from stepscope.analysis.trace.collectives import Extract
     from stepscope.core.trace import Trace
 
 ENDINGS = (".json", ".json.gz", ".tar", ".tar.gz", ".tgz", ".zip")
@@ -167,7 +167,7 @@ def _read(
     path: str, options: TraceOptions, advance: Callable[[int, str], object] | None = None, *, keep: bool = False
 ) -> Iterator[Analysed | Unreadable]:
     """Yield the result of every trace in a file; `keep` keeps the first trace itself."""
-    from stepscope.analysis.trace.ranks import extract
+    from stepscope.analysis.trace.collectives import extract
     from stepscope.analysis.trace.summary import choose_window, summary
     from stepscope.importers.traces.chrome_trace import read_traces
     from stepscope.importers.traces.text import TraceLimits

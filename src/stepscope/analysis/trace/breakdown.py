@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from stepscope.analysis.finding import INFO, WARNING, Finding
 from stepscope.analysis.trace.roles import COMMUNICATION, COMPUTE, COPY
-from stepscope.analysis.trace.window import Intervals, TraceWindow, clip, common, together, total, union
+from stepscope.analysis.trace.window import Intervals, TraceWindow, clip, together, total, union
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,6 +15,14 @@ if TYPE_CHECKING:
 
     from stepscope.core.arrays import Mask
     from stepscope.core.trace import Trace
+
+SHARES = ("idle", "compute", "communication", "exposed_communication", "memcpy", "exposed_memcpy")
+LEAST, LEAST_EXPOSED = 0.05, 0.1
+"""Share of the window from which copies, and communication, that nothing hides are reported."""
+MUCH = 0.2
+"""Share of the window from which a loss is a warning."""
+UNHIDDEN = 0.005
+"""Share of communication overlapped with computation that counts as none."""
 
 
 @dataclass(frozen=True)
@@ -41,47 +50,32 @@ class Breakdown:
     def facts(self) -> dict[str, float | None]:
         """Return the shares of the window in percent; `overlap_percent` is the share of communication under compute.
 
-        None where there is nothing to take a share of: no device event, or no communication.
+        None if there is no device event, or no communication to overlap.
         """
+        length = self.window.length if self.busy else 0
         hidden = self.communication - self.exposed_communication
         return {
-            "idle_percent": self._percent(self.idle),
-            "compute_percent": self._percent(self.compute),
-            "communication_percent": self._percent(self.communication),
-            "exposed_communication_percent": self._percent(self.exposed_communication),
-            "memcpy_percent": self._percent(self.memcpy),
-            "exposed_memcpy_percent": self._percent(self.exposed_memcpy),
+            **{f"{name}_percent": 100 * getattr(self, name) / length if length else None for name in SHARES},
             "overlap_percent": 100 * hidden / self.communication if self.communication else None,
         }
 
-    def _percent(self, part: int) -> float | None:
-        return 100 * part / self.window.length if self.window.length and self.busy else None
-
 
 def breakdown(trace: Trace, window: TraceWindow, roles: NDArray[np.int8]) -> Breakdown:
-    """Return the breakdown of a window.
-
-    Args:
-        trace: the trace.
-        window: what part of it.
-        roles: of its events (`trace_roles.roles`).
-    """
-    compute, communication, copies = (clip(time_of(trace, roles == role), window) for role in ROLES)
-    talking, computing = total(communication), total(compute)
+    """Return the breakdown of a window, given the roles of all events (`roles.roles`)."""
+    compute, communication, copies = (
+        clip(time_of(trace, roles == role), window) for role in (COMPUTE, COMMUNICATION, COPY)
+    )
     working = together(compute, communication)
     busy = together(working, copies)
     return Breakdown(
         window=window,
         busy=total(busy),
-        compute=computing,
-        communication=talking,
+        compute=total(compute),
+        communication=total(communication),
         memcpy=total(copies),
-        exposed_communication=total(working) - computing,
+        exposed_communication=total(working) - total(compute),
         exposed_memcpy=total(busy) - total(working),
     )
-
-
-ROLES = (COMPUTE, COMMUNICATION, COPY)
 
 
 def time_of(trace: Trace, chosen: Mask) -> Intervals:
@@ -94,11 +88,32 @@ def busy_time(trace: Trace) -> Intervals:
     return time_of(trace, trace.on_device)
 
 
-def by_step(trace: Trace, roles: NDArray[np.int8], windows: list[TraceWindow]) -> list[dict[str, Any]]:
-    """Return the breakdown of each of some windows, such as the profiler's steps, as plain values."""
-    return [{**window.facts(trace.origin), **breakdown(trace, window, roles).facts()} for window in windows]
+def severity(share: float) -> str:
+    """Return how bad it is to lose a share of the window."""
+    return WARNING if share >= MUCH else INFO
 
 
-def shared(one: Intervals, other: Intervals) -> int:
-    """Return the ns that both cover."""
-    return total(common(one, other))
+def findings(parts: Breakdown) -> list[Finding]:
+    """Report communication and copies that are not hidden behind other work."""
+    length, found = max(parts.window.length, 1), []
+    share = parts.exposed_communication / length
+    if share >= LEAST_EXPOSED:
+        hidden = 1 - parts.exposed_communication / parts.communication
+        text = f"communication takes {100 * parts.communication / length:.1f} % of the time, "
+        if hidden < UNHIDDEN:
+            text += "and nothing is computed meanwhile"
+        else:
+            text += f"{100 * share:.1f} % with nothing computed meanwhile ({100 * hidden:.0f} % of it is hidden)"
+        evidence = {
+            "communication_ratio": parts.communication / length,
+            "exposed_ratio": share,
+            "overlap_ratio": hidden,
+        }
+        remedy = "overlap it with compute (bucketing, prefetch), send less (compression), or find the slow rank"
+        found.append(Finding("exposed_communication", text, severity(share), remedy, evidence, share))
+    share = parts.exposed_memcpy / length
+    if share >= LEAST:
+        text = f"copies and fills take {100 * share:.1f} % of the time with nothing else running"
+        remedy = "pin host memory and copy with non_blocking=True on a separate stream, or keep the data on the device"
+        found.append(Finding("exposed_copies", text, severity(share), remedy, {"exposed_ratio": share}, share))
+    return found

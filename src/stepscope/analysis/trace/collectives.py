@@ -1,12 +1,12 @@
-"""Collectives of many ranks: what each rank recorded of them, which are the same, and what that says of the clocks.
+"""Collectives of many ranks: what each rank recorded, which collectives are the same, and how far clocks differ.
 
-`extract` takes from a trace the little that the comparison of ranks needs, so that a thousand traces need not be in
-memory at once.
+`extract` takes from a trace only what the comparison of ranks needs: a thousand traces do not fit into memory.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,12 @@ import numpy as np
 
 from stepscope.analysis.trace.roles import COMMUNICATION, COMPUTE, COPY, roles
 from stepscope.analysis.trace.spans import covered
-from stepscope.analysis.trace.window import union, window_of
+from stepscope.analysis.trace.window import DATA_LOADER, named_like, union, window_of
 from stepscope.core.trace import ABSENT, ANNOTATION, KERNEL, OPERATOR
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.analysis.trace.links import Links
     from stepscope.core.arrays import Floats, Integers
     from stepscope.core.trace import Trace
 
@@ -41,19 +40,18 @@ COLLECTIVES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 """Kinds of communication by the name that is recorded for it, or by the kernel's; first match wins."""
 TOGETHER = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
-"""Collectives that no rank can leave before all have come."""
+"""Collectives that no rank can leave before all have arrived."""
 ALONE = ("send", "receive")
 """Communication of two ranks, whose order differs from rank to rank: not matched."""
 PARTS = ("compute", "copy", "data", "idle")
-"""What a rank did between two collectives. `data` is idle time in which a DataLoader was asked for the next batch."""
-DATA = re.compile(r"DataLoader")
+"""What a rank did between two collectives. `data` is idle time during which it waited for a DataLoader."""
 ON_HOST = re.compile(r"^(gloo|mpi|ucc|ccl|xccl|nccl):")
 """Ranges that torch.distributed draws around a collective on the host."""
 
 
 @dataclass(frozen=True)
 class Extract:
-    """What one rank brings to the comparison of all. Times in ns on the clock of its trace."""
+    """What the comparison of ranks needs from one rank. Times in ns on the clock of its trace."""
 
     file: str
     rank: int | None
@@ -71,14 +69,14 @@ class Extract:
     """For each collective and each of `PARTS` the ns since the collective before it."""
 
 
-def extract(trace: Trace, links: Links | None = None) -> Extract:
+def extract(trace: Trace) -> Extract:
     """Take from a trace what the comparison of ranks needs."""
-    role = roles(trace, links)
+    role = roles(trace)
     row = _communication(trace, role)
-    told, names = trace.text("Collective name")[row].tolist(), trace.name[row].tolist()
     groups, number = _groups(trace, row), trace.number("Seq")[row].tolist()
-    texts = [trace.words[word] if word != ABSENT else trace.names[name] for word, name in zip(told, names, strict=True)]
-    kinds = [_kind(text) for text in texts]
+    recorded = zip(trace.text("Collective name")[row].tolist(), trace.name[row].tolist(), strict=True)
+    texts = (trace.names[name] if word == ABSENT else trace.words[word] for word, name in recorded)
+    kinds = [next((kind for kind, pattern in COLLECTIVES if pattern.search(text)), "other") for text in texts]
     kept = [place for place, kind in enumerate(kinds) if kind not in ALONE]
     row = row[kept]
     window = window_of(trace)
@@ -100,25 +98,14 @@ def _communication(trace: Trace, role: NDArray[np.int8]) -> Integers:
     """Return the rows of collectives: kernels, or, in a trace without a device, the host's ranges around them."""
     if trace.on_device.any():
         return np.flatnonzero((role == COMMUNICATION) & (trace.kind == KERNEL))
-    codes = [code for code, name in enumerate(trace.names) if ON_HOST.match(name)]
-    return np.flatnonzero(np.isin(trace.name, codes) & (trace.kind <= ANNOTATION))
-
-
-def _kind(name: str) -> str:
-    return next((kind for kind, pattern in COLLECTIVES if pattern.search(name)), "other")
+    return np.flatnonzero(named_like(trace, ON_HOST, trace.kind <= ANNOTATION))
 
 
 def _groups(trace: Trace, row: Integers) -> list[str]:
-    """Return the group of each collective: its ranks, or its name, as far as recorded."""
-    ranks, name = trace.text("Process Group Ranks")[row].tolist(), trace.text("Process Group Name")[row].tolist()
-    return [
-        trace.words[one]
-        if one != ABSENT and "..." not in trace.words[one]
-        else trace.words[other]
-        if other != ABSENT
-        else ""
-        for one, other in zip(ranks, name, strict=True)
-    ]
+    """Return the group of each collective: its ranks, unless they are abbreviated, else its name, else nothing."""
+    words = [*trace.words, ""]  # the last one stands for ABSENT, -1
+    ranks, name = ([words[code] for code in trace.text(f"Process Group {key}")[row]] for key in ("Ranks", "Name"))
+    return [other if not one or "..." in one else one for one, other in zip(ranks, name, strict=True)]
 
 
 def _between(trace: Trace, role: NDArray[np.int8], row: Integers) -> Integers:
@@ -126,8 +113,8 @@ def _between(trace: Trace, role: NDArray[np.int8], row: Integers) -> Integers:
     low = np.r_[trace.start[:1], np.maximum.accumulate(trace.end[row])][: len(row)]
     high = np.maximum(trace.start[row], low)
     computes = role == COMPUTE if trace.on_device.any() else trace.kind == OPERATOR
-    loads = np.isin(trace.name, [code for code, name in enumerate(trace.names) if DATA.search(name)])
-    masks = (computes, role == COPY, computes | trace.on_device, loads & (trace.kind <= ANNOTATION))
+    loads = named_like(trace, DATA_LOADER, trace.kind <= ANNOTATION)
+    masks = (computes, role == COPY, computes | trace.on_device, loads)
     parts = [union(trace.start[mask], trace.end[mask]) for mask in masks]
     compute, copy, working, data = (covered(part, high) - covered(part, low) for part in parts)
     idle = np.maximum(high - low - working, 0)
@@ -149,20 +136,20 @@ class Matched:
 MOST_SHIFT = 8
 """Collectives by which a rank may have begun to record earlier or later than another."""
 CLEARER = 0.5
-"""How much smaller the spread of the ends must be for a shift to be believed: steps repeat, so that others fit too."""
+"""A shift is accepted if it makes the spread of the ends this much smaller: steps repeat, so other shifts fit too."""
 ENOUGH = 0.5
-"""Share of the collectives that must fit for a clock, or another shift, to be believed."""
+"""Share of the collectives that must fit for a clock, or another shift, to be accepted."""
 TOLERANCE = 0.25
-"""How far apart the ends of one collective may be, as a share of the usual time from one collective to the next."""
+"""Maximum distance between the ends of one collective, as a share of the usual time between two collectives."""
 SINCE_1970 = 10**18
-"""A clock beyond this counts the ns since 1970 (it was in 2001): two machines' clocks then tell nearly the same."""
+"""A larger clock (2001) counts the ns since 1970, and the clocks of two machines then nearly agree."""
 STRAY, JITTER = 10, 50_000
-"""Ends further apart than that many times the median, and than that many ns, are of different collectives."""
+"""Ends further apart than so many times the median plus so many ns belong to different collectives."""
 
 
 def match(extracts: list[Extract]) -> Matched:
     """Find the same collectives in several ranks: by group, kind and number, or else by when they end."""
-    found: dict[tuple[str, int], dict[int, int]] = {}
+    found: defaultdict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     places = [_places(one) for one in extracts]
     for key in sorted({key for own in places for key in own}):
         first: tuple[Integers, int] | None = None
@@ -177,26 +164,30 @@ def match(extracts: list[Extract]) -> Matched:
                 number = paired(first[0], one.end[place], first[1] - one.clock if known else None)
             for at, own in zip(place.tolist(), number.tolist(), strict=True):
                 if own != ABSENT:
-                    found.setdefault((key, own), {})[rank] = at
+                    found[key, own][rank] = at
     shared = {key: members for key, members in found.items() if len(members) > 1}
-    return _table(extracts, shared)
+    shape = len(shared), len(extracts)
+    start, end, before = np.full(shape, np.nan), np.full(shape, np.nan), np.full((*shape, len(PARTS)), np.nan)
+    for row, members in enumerate(shared.values()):
+        for rank, at in members.items():
+            start[row, rank], end[row, rank] = extracts[rank].start[at], extracts[rank].end[at]
+            before[row, rank] = extracts[rank].before[at]
+    return Matched([key for key, _ in shared], start, end, before)
 
 
 def _places(one: Extract) -> dict[str, Integers]:
     """Return the places of a rank's collectives by their key."""
-    places: dict[str, list[int]] = {}
+    places: defaultdict[str, list[int]] = defaultdict(list)
     for place, key in enumerate(one.key):
-        places.setdefault(key, []).append(place)
+        places[key].append(place)
     return {key: np.array(listed, dtype=np.int64) for key, listed in places.items()}
 
 
 def paired(reference: Integers, ends: Integers, clock: int | None = None) -> Integers:
     """Return for each end the place in the reference at which the same collective ended; `ABSENT` if there is none.
 
-    Args:
-        reference: ends on another rank, in order, on its clock.
-        ends: ends in order, on this rank's clock.
-        clock: by how much this clock is ahead, as far as the machines know; None if that cannot be determined.
+    Both are in order: `reference` on another rank's clock, `ends` on this rank's clock, which is ahead by `clock` as
+    far as the machines know; None if they do not.
     """
     if clock is not None:
         near = _nearest(reference, ends - clock)
@@ -250,24 +241,14 @@ def _nearest(reference: Integers, moments: Integers) -> Integers:
     return np.where(moments - reference[before] <= reference[after] - moments, before, after)
 
 
-def _table(extracts: list[Extract], shared: dict[tuple[str, int], dict[int, int]]) -> Matched:
-    shape = len(shared), len(extracts)
-    start, end, before = np.full(shape, np.nan), np.full(shape, np.nan), np.full((*shape, len(PARTS)), np.nan)
-    for row, members in enumerate(shared.values()):
-        for rank, at in members.items():
-            start[row, rank], end[row, rank] = extracts[rank].start[at], extracts[rank].end[at]
-            before[row, rank] = extracts[rank].before[at]
-    return Matched([key for key, _ in shared], start, end, before)
-
-
 ROUNDS = 5
-"""Rounds of refinement of the clocks; they settle in two or three."""
+"""Rounds of refinement of the clocks; they converge in two or three."""
 
 
 def align(matched: Matched) -> tuple[Floats, float]:
-    """Return the clock of each rank against the first in ns, NaN where nothing joins them, and what spread remains.
+    """Return the clock of each rank relative to the first in ns, NaN if they share nothing, and the remaining spread.
 
-    Only collectives that no rank can leave early are asked, if there are any.
+    Only collectives that no rank can leave early count, if there are any.
     """
     together = np.array([key.split()[-1] in TOGETHER for key in matched.key])
     end = matched.end[together] if together.any() else matched.end
@@ -280,7 +261,7 @@ def align(matched: Matched) -> tuple[Floats, float]:
 
 
 def _reached(end: Floats) -> Floats:
-    """Go from rank to rank along shared collectives, most shared first, and return the clocks that this gives."""
+    """Return the clocks found by going from rank to rank along shared collectives, most shared first."""
     has = np.isfinite(end)
     shared = has.astype(np.int64).T @ has.astype(np.int64)
     offset = np.full(end.shape[1], np.nan)
@@ -296,7 +277,7 @@ def _reached(end: Floats) -> Floats:
 
 
 def medians(values: Floats, axis: int) -> Floats:
-    """Return medians of what is finite; NaN where nothing is."""
+    """Return the medians of the finite values; NaN where there is none."""
     finite = np.isfinite(values)
     lifted = np.sort(np.where(finite, values, np.inf), axis=axis)
     count = finite.sum(axis=axis)

@@ -1,6 +1,6 @@
-"""Two traces side by side: what came, what went, what is slower and faster, in parts that sum to the difference.
+"""Two traces side by side: what was added, removed, slower and faster, in parts that sum to the difference.
 
-Every moment of a step is given to what was at work on the device (divided evenly if several were), or, where the device
+Every moment of a step belongs to the work on the device (divided evenly among simultaneous events) or, if the device
 was idle, to what the thread did that launched the next work. So the parts of each step sum to the step, and their
 differences sum to the difference of the steps.
 """
@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.finding import INFO, WARNING, Finding
-from stepscope.analysis.trace.kernels import families
+from stepscope.analysis.trace.breakdown import busy_time
+from stepscope.analysis.trace.kernels import families, short_name
 from stepscope.analysis.trace.links import Links, link
-from stepscope.analysis.trace.names import short_name
 from stepscope.analysis.trace.spans import NONE, SpanPieces, covered, inherited, parents, pieces, shares
 from stepscope.analysis.trace.window import (
+    DATA_LOADER,
     STEP,
     Intervals,
     TraceWindow,
     gaps,
+    named_like,
     step_window,
     steps,
     total,
-    union,
     window_of,
 )
 from stepscope.core.numbers import format_change
@@ -42,9 +43,9 @@ NOTHING = "host: nothing recorded"
 """Where the device is idle, and the launching thread is in no operator: Python, or nothing."""
 UNLAUNCHED = "not launched by any operator"
 SAME_RATIO = 0.02
-"""Change of a part, against the part, below which it counts as the same: kernels of one program vary by 1 to 2 %."""
+"""Relative change of a part below which it counts as the same: kernels of one program vary by 1 to 2 %."""
 WORTH_RATIO = 0.01
-"""Change of a part, against the step, from which it is worth a finding."""
+"""Change of a part, as a share of the step, from which it is worth a finding."""
 
 Part = tuple[str, str]
 
@@ -67,12 +68,9 @@ class Split:
 
 
 def compare_traces(before: Trace, after: Trace, by: str = KERNEL) -> dict[str, Any]:
-    """Return the difference of two traces, per step if both have steps, else of their whole windows.
+    """Return the difference of two traces, per step if both have steps, else of their windows.
 
-    Args:
-        before: the trace to compare with.
-        after: the trace to judge.
-        by: `kernel`, or `operator` to name what launched the kernels.
+    `by` is `kernel`, or `operator` to name what launched the kernels.
     """
     stepwise = bool(steps(before)) and bool(steps(after))
     old, new = (split(trace, by, stepwise=stepwise) for trace in (before, after))
@@ -116,41 +114,31 @@ def split(trace: Trace, by: str = KERNEL, *, stepwise: bool = True) -> Split:
 def _labels(trace: Trace, links: Links, by: str) -> list[Part]:
     """Return the part that each device event belongs to."""
     if by == OPERATOR:
-        names = [
-            UNLAUNCHED if at == NONE else trace.names[trace.name[links.host[at]]] for at in links.operator.tolist()
-        ]
-        return [(OPERATOR, name) for name in names]
+        host = trace.name[links.host].tolist()
+        return [(OPERATOR, UNLAUNCHED if at == NONE else trace.names[host[at]]) for at in links.operator.tolist()]
     kinds = families(trace, links)
     return [(kind, trace.names[code]) for kind, code in zip(kinds, trace.name[links.device].tolist(), strict=True)]
 
 
 def _idle(trace: Trace, links: Links, window: TraceWindow) -> dict[str, int]:
-    """Return the idle time of the device by what the thread did that launched what ended it."""
-    idle = gaps(union(trace.start[links.device], trace.end[links.device]), window)
-    row = links.host[_named(trace, links)]
+    """Return the idle time of the device by what the thread did that launched the next work."""
+    idle = gaps(busy_time(trace), window)
+    # Operators and annotations, without steps, and without those inside a DataLoader, which counts as one.
+    loads, profiler = (named_like(trace, pattern)[links.host] for pattern in (DATA_LOADER, STEP))
+    row = links.host[(trace.kind[links.host] != RUNTIME) & ~profiler & (loads | ~inherited(loads, links.parent))]
     lane, start, end = trace.lane[row].astype(np.int64), trace.start[row], trace.end[row]
     doing = pieces(lane, start, end, parents(lane, start, end))
     threads = _launching(trace, links, idle.end)
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for thread in np.unique(threads).tolist():
         own = Intervals(idle.start[threads == thread], idle.end[threads == thread])
         left = total(own)
         for event, time in _overlaps(doing.of(thread), own).items():
-            name = trace.names[trace.name[row[event]]]
-            found[name] = found.get(name, 0) + time
+            found[trace.names[trace.name[row[event]]]] += time
             left -= time
         if left:
-            found[NOTHING] = found.get(NOTHING, 0) + left
+            found[NOTHING] += left
     return found
-
-
-def _named(trace: Trace, links: Links) -> Integers:
-    """Return the places of operators and annotations, without steps, and without what a DataLoader holds: it is one."""
-    name = trace.name[links.host]
-    loads = np.isin(name, [code for code, text in enumerate(trace.names) if "DataLoader" in text])
-    profiler = np.isin(name, [code for code, text in enumerate(trace.names) if STEP.match(text)])
-    kept = (trace.kind[links.host] != RUNTIME) & ~profiler & (loads | ~inherited(loads, links.parent))
-    return np.flatnonzero(kept)
 
 
 def _launching(trace: Trace, links: Links, at: Integers) -> Integers:
@@ -174,10 +162,16 @@ def _overlaps(doing: SpanPieces, idle: Intervals) -> dict[int, int]:
 
 def _part(key: Part, old: Split, new: Split) -> dict[str, Any]:
     before, after = old.parts.get(key, 0.0), new.parts.get(key, 0.0)
+    if key not in old.parts or key not in new.parts:
+        change = "removed" if key in old.parts else "added"
+    elif abs(after - before) <= SAME_RATIO * max(before, after):
+        change = "same"
+    else:
+        change = "slower" if after > before else "faster"
     return {
         "kind": key[0],
         "name": key[1],
-        "change": _change(key, old, new),
+        "change": change,
         "before_us": before / 1000,
         "after_us": after / 1000,
         "difference_us": (after - before) / 1000,
@@ -186,19 +180,8 @@ def _part(key: Part, old: Split, new: Split) -> dict[str, Any]:
     }
 
 
-def _change(key: Part, old: Split, new: Split) -> str:
-    if key not in old.parts:
-        return "added"
-    if key not in new.parts:
-        return "removed"
-    before, after = old.parts[key], new.parts[key]
-    if abs(after - before) <= SAME_RATIO * max(before, after):
-        return "same"
-    return "slower" if after > before else "faster"
-
-
 def _findings(facts: dict[str, Any]) -> list[Finding]:
-    """Return how the step changed, and name the parts that did it."""
+    """Report how the step changed, and which parts caused it."""
     if not facts["before_us"]:
         return []
     percent, worth = facts["difference_percent"], WORTH_RATIO * facts["before_us"]

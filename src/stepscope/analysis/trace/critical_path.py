@@ -1,7 +1,7 @@
-"""The critical path of a step: the chain of work and waiting that made it as long as it was, and what to shorten.
+"""The critical path of a step: the chain of work and waiting that determined its length, and what to shorten.
 
-The path is walked back from the last device work of the step along what each moment waited for. Its parts sum to the
-length of the step. What shortening a part would bring is found by replaying the step without it: other chains that were
+The path is followed back from the last device work of the step along what each moment waited for. Its parts sum to the
+length of the step. The gain of shortening a part is found by replaying the step without it: other chains that were
 hidden behind it may then be the longest, so the gain is often less than the part.
 """
 
@@ -16,51 +16,48 @@ import numpy as np
 from stepscope.analysis.finding import INFO, WARNING, Finding
 from stepscope.analysis.trace.data import LOADING
 from stepscope.analysis.trace.graph import ANNOTATE, CALL, GAP, KINDS, LAUNCH, OPERATE, SYNC, Graph, graph
-from stepscope.analysis.trace.links import Links, link
-from stepscope.analysis.trace.names import short_name
-from stepscope.analysis.trace.part import middle
+from stepscope.analysis.trace.kernels import short_name
 from stepscope.analysis.trace.spans import NONE
 from stepscope.analysis.trace.window import TraceWindow, steps
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
+    from stepscope.analysis.trace.links import Links
     from stepscope.core.arrays import Integers, Mask
     from stepscope.core.trace import Trace
 
 
 STEP, WHOLE = "step", "the window"
 MOST_REPLAYS = 5
-"""Parts of the path, the longest, that are replayed: each costs one pass over the step."""
+"""Longest parts of the path that are replayed: each costs one pass over the step."""
 MOST_EVENTS = 100_000
-"""Events of a step above which only its middle is looked at: these take some 60 MB and, with replays, a second."""
+"""Events of a step above which only its middle is analysed: these take some 60 MB and, with replays, a second."""
 HOST = (LAUNCH, OPERATE, ANNOTATE, CALL, GAP, SYNC)
 HOST_KINDS = tuple(KINDS[kind] for kind in HOST)
-"""What of a path a faster host would shorten."""
+"""Kinds of edges that a faster host would shorten."""
 DEVICE_KINDS = tuple(kind for kind in KINDS if kind not in HOST_KINDS)
 HOST_BOUND_RATIO = 0.5
 """Share of the path on the host from which the step is called host-bound."""
 HOST_WORTH = 0.1
-"""Share of the step that a host which takes no time must save for it to be the limit."""
+"""Share of the step that a host that takes no time must save for it to be the limit."""
 WRAPS = 90.0
-"""Percent of the step from which on a part is a range around all of it, which nobody can take out."""
+"""Percent of the step from which a part is a range around all of it, which cannot be removed."""
 WORTH_RATIO = 0.02
 """Gain, as a share of the step, from which a part is worth a finding: steps of one program vary by 1 to 2 %."""
 GAPS = "the gaps between operators on the host"
 UNKNOWN = "unknown"
-"""Kind of the time before the first moment of which the trace tells what it waited for."""
+"""Kind of the time before the first moment whose cause is in the trace."""
 UNKNOWN_KIND = len(KINDS)
 PATH_KINDS = (*KINDS, UNKNOWN)
 
 
-def critical_path(trace: Trace, window: TraceWindow, links: Links | None = None) -> dict[str, Any] | None:
+def critical_path(trace: Trace, window: TraceWindow, links: Links) -> dict[str, Any] | None:
     """Return the critical path of the step of median length in a window, or of the window if it holds no whole step.
 
     `kinds` and `parts` sum to `length_us`; `outer` has the parts of the host by the outermost operator or annotation
     instead. `gain_percent` is by how much the step would be shorter without the part (None: not replayed).
     """
-    links = link(trace) if links is None else links
-    part, label = median_step(trace, window, links)
-    part, label = _bounded(trace, part, label)
+    part, label = _bounded(trace, *median_step(trace, window, links))
     moments = graph(trace, part, links)
     if moments.last == NONE or part.length <= 0:
         return None
@@ -78,26 +75,24 @@ def critical_path(trace: Trace, window: TraceWindow, links: Links | None = None)
 
 def median_step(trace: Trace, window: TraceWindow, links: Links) -> tuple[TraceWindow, str]:
     """Return the step of median length as the device saw it: from the end of the work of the step before to its own."""
-    found = [step for step in steps(trace) if step.end > window.start and step.start < window.end]
     known = links.call != NONE
     called = trace.start[links.host[links.call[known]]]
     ends = trace.end[links.device[known]]
     done = []
-    for step in found:
-        own = (called >= step.start) & (called < step.end)
-        if own.any():
-            done.append((step.number, int(ends[own].max())))
-    if not len(links.device):
-        done = [(step.number, step.end) for step in found]
+    for step in steps(trace):
+        if step.end > window.start and step.start < window.end:
+            own = (called >= step.start) & (called < step.end)
+            if own.any() or not len(links.device):
+                done.append((int(ends[own].max()) if own.any() else step.end, step.number))
     periods = [
-        (after[1] - before[1], after, before)
-        for before, after in pairwise(done)
-        if window.start <= before[1] < after[1] <= window.end
+        (end - before, end, number)
+        for (before, _), (end, number) in pairwise(done)
+        if window.start <= before < end <= window.end
     ]
     if not periods:
         return window, WHOLE
-    _, after, before = sorted(periods)[(len(periods) - 1) // 2]
-    return TraceWindow(STEP, before[1], after[1]), f"step {after[0]}"
+    length, end, number = sorted(periods)[(len(periods) - 1) // 2]
+    return TraceWindow(STEP, end - length, end), f"step {number}"
 
 
 SPREAD = 2**31
@@ -105,16 +100,20 @@ SPREAD = 2**31
 
 
 def _bounded(trace: Trace, part: TraceWindow, label: str) -> tuple[TraceWindow, str]:
-    """Return the middle of a part with too many events, and say so."""
-    _, span = middle(trace, part, MOST_EVENTS)
-    share = span.length / max(part.length, 1)
-    if span is part:
+    """Return the middle of a part with too many events, from its first to its last device event, and say so."""
+    low, high = (int(place) for place in np.searchsorted(trace.start, [part.start, part.end]))
+    if high - low <= MOST_EVENTS:
         return part, label
+    first = (low + high - MOST_EVENTS) // 2
+    rows = np.arange(first, first + MOST_EVENTS)
+    rows = rows[trace.on_device[rows]] if trace.on_device[rows].any() else rows
+    span = TraceWindow(STEP, int(trace.start[rows].min()), min(int(trace.end[rows].max()), part.end))
+    share = span.length / max(part.length, 1)
     return span, f"the middle {100 * share:.{0 if share >= 0.1 else 2}{'f' if share >= 0.1 else 'g'}} % of {label}"
 
 
 @dataclass(frozen=True)
-class Path:
+class CriticalPath:
     """Spans of the path in order of time, in ns. Names are places in the trace's names, `NONE` if there is none."""
 
     start: Integers
@@ -136,7 +135,7 @@ class Path:
         return [(values[at], int(time[at]), int(count[at])) for at in np.argsort(-time, kind="stable").tolist()]
 
 
-def walk(moments: Graph, window: TraceWindow) -> Path:
+def walk(moments: Graph, window: TraceWindow) -> CriticalPath:
     """Return the path through a window; it covers the whole window."""
     edges, steps_back = moments.edges, moments.binding.tolist()
     sources = edges.source.tolist()
@@ -145,37 +144,37 @@ def walk(moments: Graph, window: TraceWindow) -> Path:
         found.append(edge)
         at = sources[edge]
     chosen, time = np.array(found[::-1], dtype=np.int64), moments.time
-    # Before the first moment and after the last it is unknown: both are empty in most windows.
+    # The time before the first moment and after the last is unknown: both are empty in most windows.
     start = np.r_[window.start, time[edges.source[chosen]], time[moments.last]]
     end = np.r_[time[at], time[edges.target[chosen]], window.end]
     kind = np.r_[UNKNOWN_KIND, edges.kind[chosen], UNKNOWN_KIND]
     name, within = (np.r_[NONE, column[chosen], NONE] for column in (edges.name, edges.within))
     real = end > start
-    return Path(start[real], end[real], kind[real], name[real], within[real])
+    return CriticalPath(start[real], end[real], kind[real], name[real], within[real])
 
 
 def _cost(time: int, part: TraceWindow) -> dict[str, Any]:
     return {"total_us": time / 1000, "percent": 100 * time / part.length}
 
 
-def _host(chains: Chains, path: Path, part: TraceWindow) -> dict[str, Any]:
-    """Return how much of the path is on the host, and what a host that takes no time would bring."""
+def _host(chains: Chains, path: CriticalPath, part: TraceWindow) -> dict[str, Any]:
+    """Return how much of the path is on the host, and what a host that takes no time would save."""
     time = int((path.end - path.start)[np.isin(path.kind, HOST)].sum())
     return _cost(time, part) | {"gain_percent": _gain(chains, np.isin(chains.moments.edges.kind, HOST), part)}
 
 
-def _parts(trace: Trace, chains: Chains, path: Path, part: TraceWindow) -> list[dict[str, Any]]:
+def _parts(trace: Trace, chains: Chains, path: CriticalPath, part: TraceWindow) -> list[dict[str, Any]]:
     """Return the time of the path per kind and name, most first."""
     edges, rows = chains.moments.edges, []
     for place, ((kind, name), time, count) in enumerate(path.sums("kind", "name")):
         replayed = place < MOST_REPLAYS and kind != UNKNOWN_KIND
         gain = _gain(chains, (edges.kind == kind) & (edges.name == name), part) if replayed else None
-        told = {"kind": PATH_KINDS[kind], "name": trace.names[name] if name != NONE else "", "count": count}
-        rows.append(told | _cost(time, part) | {"gain_percent": gain})
+        facts = {"kind": PATH_KINDS[kind], "name": trace.names[name] if name != NONE else "", "count": count}
+        rows.append(facts | _cost(time, part) | {"gain_percent": gain})
     return rows
 
 
-def _outer(trace: Trace, chains: Chains, path: Path, part: TraceWindow) -> list[dict[str, Any]]:
+def _outer(trace: Trace, chains: Chains, path: CriticalPath, part: TraceWindow) -> list[dict[str, Any]]:
     """Return the time of the path on the host per outermost operator or annotation, most first."""
     rows: list[dict[str, Any]] = []
     for (name,), time, _ in path.sums("within"):
@@ -223,9 +222,9 @@ class Chains:
         return cls(moments, last, kept, begin[kept].tolist(), edges.target[kept].tolist())
 
     def replay(self, length: Integers) -> list[int]:
-        """Return when each moment comes if the edges take these times; one without edges comes when it came.
+        """Return when each moment comes if the edges take these times; one without edges keeps its time.
 
-        Moments inside a chain keep their time: nothing waits for them.
+        Moments inside a chain keep theirs too: nothing waits for them.
         """
         lengths = np.bincount(self.last, weights=length, minlength=len(length)).astype(np.int64)[self.kept]
         new: list[int] = self.moments.time.tolist()
@@ -239,19 +238,15 @@ class Chains:
 
 
 def findings(path: dict[str, Any] | None) -> list[Finding]:
-    """Say, of what `critical_path` returns, whether the host is the limit, and which part would bring most."""
+    """Report, from what `critical_path` returns, whether the host is the limit, and which part would save most."""
     if path is None:
         return []
     host, gain = path["host"]["percent"], path["host"]["gain_percent"]
-    evidence = {
-        "of": path["of"],
-        "length_us": path["length_us"],
-        "kinds": path["kinds"][:5],
-        "parts": path["parts"][:5],
-    }
+    kinds, parts = path["kinds"][:5], path["parts"][:5]
+    evidence = {"of": path["of"], "length_us": path["length_us"], "kinds": kinds, "parts": parts}
     found = []
     on_device = any(entry["kind"] in DEVICE_KINDS for entry in path["kinds"])
-    # Where the device has work all the time, a path through the host is one of many: nothing would be gained.
+    # If the device has work all the time, a path through the host is one of many: shortening it gains nothing.
     if host >= 100 * HOST_BOUND_RATIO and on_device and gain >= 100 * HOST_WORTH:
         text = f"{host:.0f} % of the critical path of {path['of']} is on the host"
         text += f": at most {gain:.0f} % could be saved there"

@@ -1,4 +1,4 @@
-"""Everything that a trace tells beside its breakdown: tables, memory, queue, graphs, critical path, and its picture."""
+"""Everything that a trace shows beside its breakdown: tables, memory, queue, graphs, critical path, and its picture."""
 
 from __future__ import annotations
 
@@ -9,46 +9,55 @@ import numpy as np
 from stepscope.analysis.trace import critical_path
 from stepscope.analysis.trace import kernels as trace_kernels
 from stepscope.analysis.trace import memory as trace_memory
-from stepscope.analysis.trace import operators as trace_operators
-from stepscope.analysis.trace import part as trace_part
 from stepscope.analysis.trace import queue as trace_queue
 from stepscope.analysis.trace.breakdown import time_of
 from stepscope.analysis.trace.links import Links, link
+from stepscope.analysis.trace.operators import operator_table
 from stepscope.analysis.trace.roles import COMMUNICATION, COMPUTE, COPY, roles
 from stepscope.analysis.trace.spans import covered
-from stepscope.analysis.trace.window import TraceWindow, steps
+from stepscope.analysis.trace.window import DATA_LOADER, TraceWindow, excerpt, named_like, steps
 from stepscope.core.trace import ANNOTATION
 
 if TYPE_CHECKING:
     from stepscope.analysis.finding import Finding
-    from stepscope.analysis.trace.links import Links
-    from stepscope.analysis.trace.window import TraceWindow
     from stepscope.core.trace import Trace
 
 TOP = 20
 """Rows of a table that a person reads."""
-MOST_EVENTS = 500_000
-"""Events up to which all tables are of the whole window: these take some 60 MB."""
+DETAILED = 200_000
+"""Events up to which memory, queue, critical path and picture cover the whole window (0.8 s for so many here)."""
+TABLED = 1_000_000
+"""Events up to which tables cover the whole window: what fits beside four million events in 512 MiB."""
 
 
-def details(trace: Trace, window: TraceWindow, top: int | None = TOP, links: Links | None = None) -> dict[str, Any]:
+def details(trace: Trace, window: TraceWindow, top: int | None = TOP) -> dict[str, Any]:
     """Return all tables of a trace as plain values; `top` cuts those of kernels and operators, None keeps all rows.
 
-    Of a huge trace, operators, memory's owners, queue, graphs and path are those of its middle: `part` says which.
+    If the window has too many events, they are of a span in its middle, and `notes` says so.
     """
-    links = link(trace) if links is None else links
-    some, span = trace_part.middle(trace, window, MOST_EVENTS)
-    joined = links if some is trace else link(some)
+    part, span = excerpt(trace, window, DETAILED)
+    large, table_span = excerpt(trace, window, TABLED)
+    notes = []
+    if part is not trace:
+        notes.append(f"critical path, queue and picture are of {span.length / 1e9:.3g} s in the middle of the window")
+    if large is not trace:
+        seconds = table_span.length / 1e9
+        notes.append(f"tables of kernels and operators are of {seconds:.3g} s in the middle of the window")
+    links = link(part)
+    facts = {
+        "memory": trace_memory.memory_timeline(part, links),
+        "queue": trace_queue.queue(part, span, links),
+        "graphs": trace_queue.graphs(part, span, links),
+        "critical_path": critical_path.critical_path(part, span, links),
+        "timeline": timeline(part, span, links),
+    }
+    links = links if large is part else link(large)
     return {
-        "kernels": trace_kernels.kernel_table(trace, window, links)[:top],
-        "families": trace_kernels.family_table(trace, window, links),
-        "operators": trace_operators.operator_table(some, span, joined)[:top],
-        "memory": trace_memory.memory_timeline(some, joined),
-        "queue": trace_queue.queue(some, span, joined),
-        "graphs": trace_queue.graphs(some, span, joined),
-        "critical_path": critical_path.critical_path(some, span, joined),
-        "timeline": timeline(trace, window, links),
-        "part": None if some is trace else span.facts(trace.origin) | {"events": len(some)},
+        "kernels": trace_kernels.kernel_table(large, table_span, links)[:top],
+        "families": trace_kernels.family_table(large, table_span, links),
+        "operators": operator_table(large, table_span, links)[:top],
+        **facts,
+        "notes": notes,
     }
 
 
@@ -68,21 +77,18 @@ MOST_STEPS = 100
 """Steps above which their marks would only be a grey band."""
 
 
-def timeline(
-    trace: Trace, window: TraceWindow, links: Links | None = None, stretches: int = STRETCHES
-) -> dict[str, Any]:
-    """Return, per span of the window, the share in which each kind of work ran, from 0 to 1, and where steps lie.
+def timeline(trace: Trace, window: TraceWindow, links: Links) -> dict[str, Any]:
+    """Return, per span of the window, the share in which each kind of work ran, from 0 to 1, and where the steps are.
 
     Shares are exact: no event is too short to count.
     """
-    edges = np.linspace(window.start, window.end, stretches + 1).astype(np.int64)
+    edges = np.linspace(window.start, window.end, STRETCHES + 1).astype(np.int64)
     role = roles(trace, links)
-    codes = [code for code, name in enumerate(trace.names) if "DataLoader" in name]
     lanes = {
         "compute": role == COMPUTE,
         "communication": role == COMMUNICATION,
         "copy": role == COPY,
-        "data": np.isin(trace.name, codes) & (trace.kind <= ANNOTATION),
+        "data": named_like(trace, DATA_LOADER, trace.kind <= ANNOTATION),
     }
     shares = {}
     for name, chosen in lanes.items():

@@ -1,26 +1,28 @@
 """What waited for what: moments of host threads and device streams, and the edges along which time passes between them.
 
 A moment is the beginning or end of device work, or a change of what a thread does. It comes when all its edges have
-arrived; in the trace one edge was the last, the *binding* one. Known are: work on one stream follows in order; a launch
-follows its call; a synchronising call, or a copy that blocks, returns after the device work that ended in it. Inferred,
-since few traces record it, are waits between streams (work that was ready, and started right when another stream ended
-something) and between threads (a thread that did nothing until another one finished: the backward thread).
+arrived; the edge that arrived last in the trace is the *binding* one. A trace shows that work on one stream runs in
+order, that work follows its launch, and that a synchronising call or a blocking copy returns after the device work that
+ended in it. Few traces record waits between streams (work that was ready started when another stream ended something)
+and between threads (a thread did nothing until another one finished, as for the backward thread): these are inferred.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from stepscope.analysis.trace.roles import COMMUNICATION, COPY, roles
 from stepscope.analysis.trace.spans import NONE, parents, pieces, roots
-from stepscope.analysis.trace.window import STEP
+from stepscope.analysis.trace.window import STEP, named_like
 from stepscope.core.trace import ANNOTATION, OPERATOR, RUNTIME
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stepscope.analysis.trace.links import Links
     from stepscope.analysis.trace.window import TraceWindow
     from stepscope.core.arrays import Integers, Mask
@@ -28,18 +30,11 @@ if TYPE_CHECKING:
 
 
 KINDS = (
-    "compute",
-    "copy",
-    "communication",
-    "launch delay",
-    "stream wait",
-    "operator",
-    "annotation",
-    "runtime call",
-    "synchronisation",
-    "host gap",
+    *("compute", "copy", "communication"),
+    *("launch delay", "stream wait"),
+    *("operator", "annotation", "runtime call", "synchronisation", "host gap"),
 )
-"""What time on an edge is: the device at work (3), between launch or other work and start (2), the host (5)."""
+"""What the time of an edge is spent on: the device at work; work that waits to start; the host."""
 COMPUTE, COPYING, EXCHANGE, LAUNCH, WAIT, OPERATE, ANNOTATE, CALL, SYNC, GAP = range(len(KINDS))
 
 BLOCKING = re.compile(r"Synchronize|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol)?$|^cuMemcpy\w*_v2$|^(cuda|hip)Free$")
@@ -48,8 +43,7 @@ LATENCY = 10_000
 """ns between a launch and its start on an empty stream where the trace shows none: 5 to 10 µs are usual."""
 
 
-@dataclass(frozen=True)
-class Edges:
+class Edges(NamedTuple):
     """Edges by the moment that they lead to."""
 
     source: Integers
@@ -62,15 +56,14 @@ class Edges:
     within: Integers
     """The same of the outermost event of the thread."""
 
-    def __add__(self, other: Edges) -> Edges:
-        return Edges(*(np.concatenate([mine, theirs]) for mine, theirs in zip(self._all(), other._all(), strict=True)))
+    @classmethod
+    def joined(cls, parts: Iterable[Edges]) -> Edges:
+        """Return all edges of some parts."""
+        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def of(self, chosen: Mask | Integers) -> Edges:
         """Return some of them."""
-        return Edges(*(column[chosen] for column in self._all()))
-
-    def _all(self) -> tuple[Integers, ...]:
-        return self.source, self.target, self.length, self.kind, self.name, self.within
+        return Edges(*(column[chosen] for column in self))
 
 
 @dataclass(frozen=True)
@@ -124,13 +117,9 @@ def graph(trace: Trace, window: TraceWindow, links: Links) -> Graph:
     order = np.lexsort((rank, time))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    edges = (
-        _work(trace, links, device)
-        + _starts(device, host)
-        + _threads(trace, host, device)
-        + _handovers(trace, host, device)
-    )
-    edges = replace(edges, source=place[edges.source], target=place[edges.target])
+    parts = (*_starts(device, host), *_handovers(trace, host, device))
+    edges = Edges.joined([_work(trace, links, device), _threads(trace, host, device), *parts])
+    edges = edges._replace(source=place[edges.source], target=place[edges.target])
     edges = edges.of(edges.source < edges.target)
     ends = device.end if count else host.time
     last = int(place[count + int(np.argmax(ends))]) if len(ends) else NONE
@@ -147,7 +136,7 @@ def _bound(time: Integers, edges: Edges, last: int) -> Graph:
     length[chosen] = passed[chosen]
     binding = np.full(len(time), NONE, dtype=np.int64)
     binding[edges.target[chosen]] = chosen
-    return Graph(time, replace(edges, length=length), binding, last)
+    return Graph(time, edges._replace(length=length), binding, last)
 
 
 def _device(trace: Trace, window: TraceWindow, links: Links) -> _Device:
@@ -165,8 +154,7 @@ def _device(trace: Trace, window: TraceWindow, links: Links) -> _Device:
 def _host(trace: Trace, window: TraceWindow, lanes: Integers) -> _Host:
     """Return what the launching threads did in a window (all threads if none launches)."""
     kind = (trace.kind == OPERATOR) | (trace.kind == ANNOTATION) | (trace.kind == RUNTIME)
-    profiler = [code for code, name in enumerate(trace.names) if STEP.match(name)]
-    inside = kind & (trace.end > window.start) & (trace.start < window.end) & ~np.isin(trace.name, profiler)
+    inside = kind & (trace.end > window.start) & (trace.start < window.end) & ~named_like(trace, STEP)
     if not len(lanes):
         lanes = trace.lane[inside & (trace.kind != RUNTIME)].astype(np.int64)
     row = np.flatnonzero(inside & np.isin(trace.lane, np.unique(lanes)))
@@ -194,7 +182,7 @@ def _work(trace: Trace, links: Links, device: _Device) -> Edges:
     return Edges(start, start + count, device.end - device.start, kind, name, np.full(count, NONE))
 
 
-def _starts(device: _Device, host: _Host) -> Edges:
+def _starts(device: _Device, host: _Host) -> list[Edges]:
     """Return the edges to the start of device work: from its stream, its launch, and another stream."""
     count = len(device.row)
     order = np.lexsort((device.start, device.stream))
@@ -209,7 +197,7 @@ def _starts(device: _Device, host: _Host) -> Edges:
     ready = np.full(count, np.iinfo(np.int64).min)
     ready[after] = device.end[before]
     called = np.where(device.lane != NONE, device.called + latency, ready)
-    return stream + launch + _other_streams(device, np.maximum(ready, called), latency)
+    return [stream, launch, _other_streams(device, np.maximum(ready, called), latency)]
 
 
 def _other_streams(device: _Device, ready: Integers, latency: int) -> Edges:
@@ -246,29 +234,27 @@ def _threads(trace: Trace, host: _Host, device: _Device) -> Edges:
     return Edges(here + count, here + 1 + count, length, kind, names[row], names[host.top[here]])
 
 
-def _handovers(trace: Trace, host: _Host, device: _Device) -> Edges:
+def _handovers(trace: Trace, host: _Host, device: _Device) -> list[Edges]:
     """Return the edges to a thread from what it waited for: device work, or another thread."""
     count = len(device.row)
     here = np.flatnonzero(~host.ends)
     waits, ended = _blocking(trace, host, here, device)
     row = host.row[here[waits]]
     name = trace.name[row].astype(np.int64)
-    device_edges = _edges(ended + count, here[waits] + 1 + 2 * count, 0, SYNC, name)
+    edges = [_edges(ended + count, here[waits] + 1 + 2 * count, 0, SYNC, name)]
     for stream in np.unique(device.stream).tolist():
-        # Which streams a call waited for is not recorded: all count, so that no gain is promised too high.
+        # Which streams a call waited for is not recorded: all count, so that no gain is overstated.
         own = np.flatnonzero(device.stream == stream)
         at = np.searchsorted(device.end[own], host.time[here[waits] + 1], side="right") - 1
         known = at >= 0
-        device_edges += _edges(own[at[known]] + count, here[waits[known]] + 1 + 2 * count, 0, SYNC, name[known])
+        edges.append(_edges(own[at[known]] + count, here[waits[known]] + 1 + 2 * count, 0, SYNC, name[known]))
     idle, other = _handed(trace, host, here)
     first = np.flatnonzero(np.diff(host.thread, prepend=NONE))
     begun = _last_done(host, first)
     known = begun != NONE
-    return (
-        device_edges
-        + _edges(other + 2 * count, here[idle] + 1 + 2 * count, 0, GAP)
-        + _edges(begun[known] + 2 * count, first[known] + 2 * count, 0, GAP)
-    )
+    edges.append(_edges(other + 2 * count, here[idle] + 1 + 2 * count, 0, GAP))
+    edges.append(_edges(begun[known] + 2 * count, first[known] + 2 * count, 0, GAP))
+    return edges
 
 
 def _blocking(trace: Trace, host: _Host, here: Integers, device: _Device) -> tuple[Integers, Integers]:
@@ -276,9 +262,8 @@ def _blocking(trace: Trace, host: _Host, here: Integers, device: _Device) -> tup
     if not len(here) or not len(device.row):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     row = host.row[here]
-    names = [code for code, name in enumerate(trace.names) if BLOCKING.search(name)]
     calls = (row != NONE) & (trace.kind[row] == RUNTIME)
-    sync = calls & np.isin(trace.name[row], names)
+    sync = calls & named_like(trace, BLOCKING, trace.kind == RUNTIME)[row]
     by_end = np.argsort(device.end, kind="stable")
     at = np.searchsorted(device.end[by_end], host.time[here + 1], side="right") - 1
     last = by_end[np.maximum(at, 0)]
@@ -330,12 +315,6 @@ def _edges(
     source: Integers, target: Integers, length: Integers | int, kind: int, name: Integers | None = None
 ) -> Edges:
     """Return edges of one kind."""
-    names = np.full(len(source), NONE, dtype=np.int64) if name is None else name.astype(np.int64)
-    return Edges(
-        source,
-        target,
-        np.broadcast_to(length, source.shape).astype(np.int64),
-        np.full(len(source), kind),
-        names,
-        np.full(len(source), NONE),
-    )
+    lengths = np.broadcast_to(length, source.shape).astype(np.int64)
+    none = np.full(len(source), NONE, dtype=np.int64)
+    return Edges(source, target, lengths, np.full(len(source), kind), none if name is None else name, none)

@@ -1,8 +1,8 @@
 """Why the device is idle: every nanosecond of the gaps between its events gets one cause, so that causes sum to them.
 
-A gap ends with an event that the host launched. Until that launch began, the host was the one to wait for, and what it
-did meanwhile is the cause; from then on the launch itself was under way. A gap that begins while the host waits for the
-device (`.item()`, a stream synchronisation) is that wait's fault: it let the queue run empty.
+A gap ends with an event that the host launched. Until that launch began, the device waited for the host, and what the
+host did meanwhile is the cause; after that the launch itself was under way. A gap that begins while the host waits for
+the device (`.item()`, a stream synchronisation) is caused by that wait: it let the queue run empty.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.trace.breakdown import busy_time, time_of
+from stepscope.analysis.finding import WARNING, Finding
+from stepscope.analysis.trace.breakdown import LEAST, MUCH, busy_time, severity, time_of
 from stepscope.analysis.trace.data import LOADING
 from stepscope.analysis.trace.spans import covered
 from stepscope.analysis.trace.window import Intervals, TraceWindow, clip, common, gaps, named_like, together, total
@@ -41,6 +42,31 @@ CAUSES = {
     UNKNOWN: "the trace does not say what the host did",
 }
 """Causes in order of precedence, and what each means."""
+FUSE = "fuse or capture the work: torch.compile, CUDA graphs, fused optimizers, larger batches"
+FINDINGS = {
+    COMPILE: (
+        "compile_bound",
+        "warm up before profiling; avoid recompilation (mark dynamic shapes, cache compiled code)",
+    ),
+    PEER: ("waits_for_peer", "balance the work of the ranks, or replace barriers by asynchronous collectives"),
+    ALLOCATOR: (
+        "allocator_bound",
+        "keep shapes stable, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, do not empty the cache",
+    ),
+    SYNCHRONISATION: (
+        "synchronisation_bound",
+        "do not read device values every step (.item(), .cpu(), print, nonzero); log them later",
+    ),
+    OPERATORS: ("host_bound", FUSE),
+    PYTHON_TIME: (
+        "python_bound",
+        "take Python work out of the step, or move it to another thread; record stacks to see which it is",
+    ),
+    LAUNCH: ("launch_latency", "capture the step in a CUDA graph, or launch fewer, larger kernels"),
+}
+"""Finding and remedy of each cause; `data.findings` reports waiting for data."""
+MANY_SHORT, FEWEST_KERNELS = 0.5, 50
+"""Share of the kernels that are short in a launch-bound program, and the fewest kernels that allow to say so."""
 
 COMPILING = re.compile(
     r"dynamo.*(?:compile|convert_frame|timed)|compile_fx|backend_compile|inductor.*(?:codegen|compile)|async_compile"
@@ -67,7 +93,7 @@ SPECIAL = ((COMPILE, COMPILING), (DATA, LOADING), (PEER, PEERING), (ALLOCATOR, A
 BUCKETS_US = (1, 5, 10, 50, 100, 500, 1000)
 """Edges of the histogram of kernel sizes, in µs."""
 SHORT_US = 10.0
-"""A kernel below this is about as short as its launch (cudaLaunchKernel: 4 to 10 µs on the traces here)."""
+"""A kernel below this is about as short as its launch (cudaLaunchKernel: 4 to 10 µs in our sample traces)."""
 SITES = 8
 """Waits that are listed."""
 
@@ -80,11 +106,6 @@ class Idle:
     causes: dict[str, int]
     """By cause; they sum to the idle time."""
 
-    @property
-    def length(self) -> int:
-        """The idle time."""
-        return sum(self.causes.values())
-
     def share(self, *causes: str) -> float:
         """Return how much of the window some causes take, 0 to 1."""
         found = sum(self.causes.get(cause, 0) for cause in causes)
@@ -92,10 +113,9 @@ class Idle:
 
     def facts(self) -> list[dict[str, Any]]:
         """Return the causes as plain values, largest first."""
-        ordered = sorted(self.causes.items(), key=lambda item: -item[1])
         return [
             {"cause": cause, "means": CAUSES[cause], "time_us": time / 1000, "percent": 100 * self.share(cause)}
-            for cause, time in ordered
+            for cause, time in sorted(self.causes.items(), key=lambda item: -item[1])
             if time
         ]
 
@@ -111,13 +131,13 @@ def why_idle(trace: Trace, window: TraceWindow, links: Links) -> Idle:
     causes = {LAUNCH: int((idle.end - begun).sum())}
     taken, so_far = Intervals(idle.start[:0], idle.end[:0]), np.zeros(len(begun), np.int64)
     for cause, pattern in SPECIAL:
-        mask = host if cause != DATA else trace.kind <= PYTHON
-        taken = together(taken, _named(trace, mask, pattern))
+        among = host if cause != DATA else trace.kind <= PYTHON
+        taken = together(taken, time_of(trace, named_like(trace, pattern, among)))
         reached = _within(taken, waited)
         causes[cause] = int((reached - so_far).sum())
         so_far = reached
     rest = begun - idle.start - so_far
-    drained = _drained(idle, _named(trace, host, WAITING))
+    drained = _drained(idle, time_of(trace, named_like(trace, WAITING, host)))
     causes[SYNCHRONISATION] = int(rest[drained].sum())
     working = time_of(trace, host & ((trace.kind == OPERATOR) | (trace.kind == RUNTIME)))
     causes[OPERATORS] = int((_within(together(taken, working), waited) - so_far)[~drained].sum())
@@ -152,13 +172,8 @@ def _within(intervals: Intervals, parts: Intervals) -> Integers:
 def _drained(idle: Intervals, waits: Intervals) -> Mask:
     """Return which gaps begin while the host waits for the device."""
     place = np.searchsorted(waits.start, idle.start, side="right") - 1
-    if not len(waits.start):
-        return np.zeros(len(place), bool)
-    return np.asarray((place >= 0) & (idle.start <= waits.end[np.maximum(place, 0)]), bool)
-
-
-def _named(trace: Trace, mask: Mask, pattern: re.Pattern[str]) -> Intervals:
-    return time_of(trace, named_like(trace, pattern, mask))
+    ends = np.append(waits.end, np.iinfo(np.int64).min)  # the last one stands for place -1
+    return np.asarray(idle.start <= ends[place], bool)
 
 
 def waiting_sites(trace: Trace, window: TraceWindow, links: Links) -> list[dict[str, Any]]:
@@ -169,7 +184,8 @@ def waiting_sites(trace: Trace, window: TraceWindow, links: Links) -> list[dict[
     idle = gaps(busy_time(trace), window)
     caused = _idle_after(trace, rows, idle)
     sites: dict[tuple[str, str], list[int]] = {}
-    around = _enclosing(links)
+    inner = np.flatnonzero(links.parent >= 0)
+    around = dict(zip(links.host[inner].tolist(), links.host[links.parent[inner]].tolist(), strict=True))
     for row, cost in zip(rows.tolist(), caused.tolist(), strict=True):
         operator = trace.names[trace.name[around[row]]] if row in around else ""
         site = sites.setdefault((trace.names[trace.name[row]], operator), [0, 0, 0, row])
@@ -200,12 +216,6 @@ def _idle_after(trace: Trace, rows: NDArray[Any], idle: Intervals) -> Integers:
     return length
 
 
-def _enclosing(links: Links) -> dict[int, int]:
-    """Return the row of the innermost host event around each host event that has one."""
-    inner = np.flatnonzero(links.parent >= 0)
-    return dict(zip(links.host[inner].tolist(), links.host[links.parent[inner]].tolist(), strict=True))
-
-
 def stack_of(trace: Trace, row: int, depth: int = 8) -> list[str]:
     """Return the Python functions around an event, innermost first; none where the trace has no stacks."""
     moment = trace.start[row]
@@ -213,7 +223,7 @@ def stack_of(trace: Trace, row: int, depth: int = 8) -> list[str]:
     own = around & (trace.lane == trace.lane[row])
     rows = np.flatnonzero(own if own.any() else around)
     if len(rows):
-        return [trace.named(trace.name[one]) for one in rows[::-1][:depth]]
+        return [trace.names[trace.name[one]] for one in rows[::-1][:depth]]
     found = trace.texts.get("Call stack")
     if found is None:
         return []
@@ -251,3 +261,44 @@ def idle_for_data(trace: Trace, window: TraceWindow, waits: Intervals) -> float 
     if not trace.on_device.any() or not window.length:
         return None
     return total(common(gaps(busy_time(trace), window), clip(waits, window))) / window.length
+
+
+def findings(idle: Idle, sizes: dict[str, Any], sites: list[dict[str, Any]]) -> list[Finding]:
+    """Report every cause of idle time that matters, largest first, given `kernel_sizes` and `waiting_sites`."""
+    found = []
+    for cause, time in sorted(idle.causes.items(), key=lambda item: -item[1]):
+        share = idle.share(cause)
+        if cause in FINDINGS and share >= LEAST:
+            kind, remedy = FINDINGS[cause]
+            text = f"the device is idle {100 * share:.1f} % of the time because {CAUSES[cause]}"
+            evidence: dict[str, Any] = {"idle_seconds": time / 1e9, "idle_ratio": share}
+            if cause == SYNCHRONISATION and sites:
+                evidence["sites"] = sites
+                text += f"; most often in {sites[0]['operator'] or sites[0]['call']}"
+            found.append(Finding(kind, text, severity(share), remedy, evidence, share))
+    return found + _launch_bound(idle, sizes)
+
+
+def _launch_bound(idle: Idle, sizes: dict[str, Any]) -> list[Finding]:
+    """Return a finding if the device waits for the host while most kernels are as short as their launch."""
+    share = idle.share(OPERATORS, LAUNCH, PYTHON_TIME)
+    short = sizes["short_ratio"]
+    if (
+        short is None
+        or short < MANY_SHORT
+        or sizes["kernels"] < FEWEST_KERNELS
+        or share < MUCH
+        or idle.share(OPERATORS, LAUNCH) < share / 3
+    ):
+        return []
+    text = (
+        f"launch-bound: {100 * short:.0f} % of {sizes['kernels']} kernels are shorter than {SHORT_US:.0f} µs "
+        f"(median {sizes['median_us']:.1f} µs), and the device waits for the host {100 * share:.1f} % of the time"
+    )
+    evidence = {
+        "short_ratio": short,
+        "median_seconds": sizes["median_us"] / 1e6,
+        "kernels": sizes["kernels"],
+        "idle_ratio": share,
+    }
+    return [Finding("launch_bound", text, WARNING, FUSE, evidence, share)]

@@ -1,8 +1,8 @@
-"""Kernels of a trace: what each does (its family), what it costs, and what its absence would bring at most.
+"""Kernels of a trace: what each does (its family), what it costs, and what removing it would save at most.
 
 The gain of removing something is the time in which it ran and nothing else did, as a share of the window. It is an
-upper bound: work behind it may take its place, and where the host is the limit, the device gains nothing (see the
-critical path).
+upper bound: other work may take its place, and if the host is the limit, the device gains nothing (see the critical
+path).
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.finding import INFO, Finding
-from stepscope.analysis.trace.links import Links, link
 from stepscope.analysis.trace.roles import COMMUNICATION, roles
 from stepscope.analysis.trace.spans import BLOCK, NONE, alone, inherited
+from stepscope.analysis.trace.window import named_like
 from stepscope.core.trace import MEMCPY, MEMSET
 
 if TYPE_CHECKING:
+    from stepscope.analysis.trace.links import Links
     from stepscope.analysis.trace.window import TraceWindow
     from stepscope.core.arrays import AnyIntegers, Mask
     from stepscope.core.trace import Trace
@@ -52,6 +53,7 @@ FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 FlashAttention, rocBLAS, MIOpen and FBGEMM give their kernels."""
 GENERIC = re.compile(r"cutlass|device_kernel", re.IGNORECASE)
 """Kernels that say only in their template arguments what they do."""
+OPTIMIZER = re.compile(r"^Optimizer\.step")
 COPY, FILL, EXCHANGE = "memcpy", "memset", "communication"
 NAMES = (*dict.fromkeys(family for family, _ in FAMILIES), OTHER, COPY, FILL, EXCHANGE)
 """Every family."""
@@ -70,20 +72,40 @@ REMEDIES = {
 """What to do about a family that takes much; families without a common remedy are left out."""
 WORTH_RATIO = 0.1
 """Gain of a family, as a share of the window, from which it is worth a finding."""
+MOST, SCAN = 80, 4000
+"""Maximum characters of a name in a sentence, and characters of a name that are read: some have nine lines."""
+CXX_OPERATORS = re.compile(r"operator(?:<<|>>|<=|>=|<|>|\(\))")
 
 
-def families(trace: Trace, links: Links | None = None) -> list[str]:
-    """Return the family of each device event of a trace, in the order of its rows.
+def short_name(name: str, most: int = MOST) -> str:
+    """Return a name for people: "at::native::vectorized_elementwise_kernel<…>"; a short one stays as it is."""
+    if len(name) <= most and not name.startswith("void "):
+        return name
+    text = CXX_OPERATORS.sub("operator", name[:SCAN].removeprefix("void ").replace("(anonymous namespace)::", ""))
+    kept, depth = [], 0
+    for letter in text:
+        if letter in "<(":
+            kept += ["<…>"] if letter == "<" and depth == 0 else []
+            depth += 1
+        elif letter in ">)":
+            depth = max(0, depth - 1)
+        elif depth == 0:
+            kept.append(letter)
+    found = "".join(kept).strip() or name
+    return found if len(found) <= most else f"{found[: most - 1]}…"
 
-    Communication is what `trace_roles` says. What was launched inside the optimizer's step belongs to the optimizer,
-    whatever the kernel is called.
-    """
-    links = link(trace) if links is None else links
+
+def families(trace: Trace, links: Links) -> list[str]:
+    """Return the family of each device event of a trace, in the order of its rows."""
     return [NAMES[code] for code in family_codes(trace, links).tolist()]
 
 
 def family_codes(trace: Trace, links: Links) -> AnyIntegers:
-    """Return the same as places in `NAMES`."""
+    """Return the family of each device event as its place in `NAMES`.
+
+    Roles decide what is communication. Work launched inside the optimizer's step belongs to the optimizer, whatever
+    the kernel is called.
+    """
     table = np.zeros(max(len(trace.names), 1), dtype=np.int8)
     for name in np.unique(trace.name[links.device]).tolist():
         table[name] = _family(trace.names[name])
@@ -97,30 +119,29 @@ def family_codes(trace: Trace, links: Links) -> AnyIntegers:
 
 @lru_cache(maxsize=4096)
 def _family(name: str) -> int:
-    """Return the family by the name without template arguments, which tell other things too; else by all of it."""
+    """Return the family by the name without template arguments, which may mislead; else by all of it."""
     head = re.split(r"[<(]", name.replace("(anonymous namespace)::", "").removeprefix("void "), maxsplit=1)[0]
-    told = (name,) if GENERIC.search(head) else (head, name)
-    return NAMES.index(next((family for text in told for family, pattern in FAMILIES if pattern.search(text)), OTHER))
+    texts = (name,) if GENERIC.search(head) else (head, name)
+    return NAMES.index(next((family for text in texts for family, pattern in FAMILIES if pattern.search(text)), OTHER))
 
 
 def _in_optimizer(trace: Trace, links: Links) -> Mask:
     """Return which device events were launched inside an annotation such as `Optimizer.step#AdamW.step`."""
-    codes = [code for code, name in enumerate(trace.names) if name.startswith("Optimizer.step")]
-    if not codes or not len(links.host):
+    marked = named_like(trace, OPTIMIZER)[links.host]
+    if not marked.any():
         return np.zeros(len(links.device), dtype=np.bool_)
-    inside = inherited(np.isin(trace.name[links.host], codes), links.parent)
+    inside = inherited(marked, links.parent)
     return np.asarray((links.operator != NONE) & inside[links.operator])
 
 
-def kernel_table(trace: Trace, window: TraceWindow, links: Links | None = None) -> list[dict[str, Any]]:
-    """Return one row per kernel (copies and fills too), most time first; its family is the one of most of its time.
+def kernel_table(trace: Trace, window: TraceWindow, links: Links) -> list[dict[str, Any]]:
+    """Return one row per kernel, copy or fill, most time first, with the family that most of its time belongs to.
 
     `percent` is the share of all device time, `gain_percent` of the window: what its absence would save at most.
     """
-    links = link(trace) if links is None else links
     name, family = trace.name[links.device], family_codes(trace, links)
     both = name * np.int64(len(NAMES)) + family
-    # What has no length counts too: its family is not nothing.
+    # Events without a length count too, so that their kernel has a family.
     spent = np.bincount(both, weights=trace.end[links.device] - trace.start[links.device] + 1)
     spent.resize((len(trace.names), len(NAMES)), refcheck=False)
     most = spent.argmax(axis=1).tolist()
@@ -128,9 +149,8 @@ def kernel_table(trace: Trace, window: TraceWindow, links: Links | None = None) 
     return [{"name": trace.names[row["code"]], "family": NAMES[most[row.pop("code")]]} | row for row in rows]
 
 
-def family_table(trace: Trace, window: TraceWindow, links: Links | None = None) -> list[dict[str, Any]]:
+def family_table(trace: Trace, window: TraceWindow, links: Links) -> list[dict[str, Any]]:
     """Return one row per family of kernels, most time first; columns as in `kernel_table`."""
-    links = link(trace) if links is None else links
     code = family_codes(trace, links)
     return [{"family": NAMES[row.pop("code")]} | row for row in _costs(trace, window, links, code)]
 
@@ -143,7 +163,7 @@ def _costs(trace: Trace, window: TraceWindow, links: Links, code: AnyIntegers) -
     for first in range(0, len(code), BLOCK):
         rows = slice(first, first + BLOCK)
         time, device = end[rows] - start[rows], links.device[rows]
-        # One without length counts if it lies inside; what lies outside counts in the group after the last.
+        # Events without a length count if they lie inside; events outside count in the group after the last.
         inside = (time > 0) | ((trace.start[device] >= window.start) & (trace.end[device] <= window.end))
         group = np.where(inside, code[rows], groups)
         calls += np.bincount(group, minlength=groups + 1)
@@ -151,26 +171,23 @@ def _costs(trace: Trace, window: TraceWindow, links: Links, code: AnyIntegers) -
         np.maximum.at(longest, group, time)
     gain = alone(start, end, code, groups)
     whole = max(int(total.sum()), 1)
-    rows_of = [
+    return [
         {
             "code": place,
-            "calls": count,
-            "total_us": time / 1000,
-            "mean_us": time / count / 1000,
-            "max_us": most / 1000,
-            "percent": 100 * time / whole,
-            "gain_percent": 100 * saved / max(window.length, 1),
+            "calls": int(calls[place]),
+            "total_us": int(total[place]) / 1000,
+            "mean_us": int(total[place]) / int(calls[place]) / 1000,
+            "max_us": int(longest[place]) / 1000,
+            "percent": 100 * int(total[place]) / whole,
+            "gain_percent": 100 * int(gain[place]) / max(window.length, 1),
         }
-        for place, (count, time, most, saved) in enumerate(
-            zip(*(column[:groups].tolist() for column in (calls, total, longest, gain)), strict=True)
-        )
-        if count
+        for place in np.argsort(-total[:groups], kind="stable").tolist()
+        if calls[place]
     ]
-    return sorted(rows_of, key=lambda row: -row["total_us"])
 
 
 def findings(table: list[dict[str, Any]]) -> list[Finding]:
-    """Name the families of kernels, by their table, whose absence would shorten the window most."""
+    """Report the families of kernels, given their table, whose absence would shorten the window most."""
     return [
         Finding(
             "kernel_family",

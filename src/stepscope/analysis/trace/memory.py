@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.finding import INFO, WARNING, Finding
-from stepscope.analysis.trace.links import Links, link
 from stepscope.core.numbers import format_bytes
 from stepscope.core.trace import ABSENT, RUNTIME
 
 if TYPE_CHECKING:
+    from stepscope.analysis.trace.links import Links
     from stepscope.core.arrays import Integers
     from stepscope.core.trace import Memory, Trace
 
@@ -24,15 +24,14 @@ UNKNOWN = "outside any operator"
 FRAGMENTED_RATIO = 0.3
 """Share of the reserved memory, at the peak of the reserve, that is not in use, from which it is worth a finding."""
 FRAGMENTED_BYTES = 2**30
-"""The same in bytes: less is worth no word."""
+"""The same in bytes: less is not reported."""
 
 
-def memory_timeline(trace: Trace, links: Links | None = None, points: int = POINTS) -> list[dict[str, Any]]:
-    """Return one entry per device (-1 is the host): peak, its moment and owners, and the course of time.
+def memory_timeline(trace: Trace, links: Links, points: int = POINTS) -> list[dict[str, Any]]:
+    """Return one entry per device (-1 is the host): peak, its time and owners, and the memory over time.
 
-    Owners are the operators in which what lived at the peak was allocated. Empty if the profiler did not record memory.
+    Owners are the operators that allocated what lived at the peak. Empty if the profiler did not record memory.
     """
-    links = link(trace) if links is None else links
     memory = trace.memory
     return [
         _device(trace, links, device, np.flatnonzero(memory.device == device), points)
@@ -60,7 +59,7 @@ def _device(trace: Trace, links: Links, device: int, rows: Integers, points: int
 
 
 def _in_use(memory: Memory, rows: Integers) -> Integers:
-    """Return the bytes in use after each report: as recorded, or the sum of the reports, lifted to be never below 0."""
+    """Return the bytes in use after each report: as recorded, or the sum of the reports, shifted to be at least 0."""
     recorded = memory.allocated[rows]
     if (recorded != ABSENT).all():
         return recorded
@@ -71,15 +70,14 @@ def _in_use(memory: Memory, rows: Integers) -> Integers:
 def _owners(trace: Trace, links: Links, rows: Integers, peak: int) -> list[dict[str, Any]]:
     """Return what lived after the last of these reports, by the operator that allocated it, most bytes first.
 
-    Empty where addresses are not recorded: nobody can tell then what was released.
+    Empty if addresses are not recorded: it is then unknown what was released.
     """
     live: dict[int, int] = {}
     memory = trace.memory
     if (memory.address[rows] == ABSENT).any():
         return []
-    for row, address, size in zip(
-        rows.tolist(), memory.address[rows].tolist(), memory.bytes[rows].tolist(), strict=True
-    ):
+    columns = (rows, memory.address[rows], memory.bytes[rows])
+    for row, address, size in zip(*(column.tolist() for column in columns), strict=True):
         if size > 0:
             live[address] = row
         else:

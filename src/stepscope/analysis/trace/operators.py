@@ -1,4 +1,4 @@
-"""Operators of a trace: their time on the host and of what they launched, with and without those inside them."""
+"""Operators of a trace: host time, and device time of what they launched, with and without the operators inside."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.trace.links import Links, link
 from stepscope.analysis.trace.spans import NONE, alone, outermost, own_time, parents, with_children
-from stepscope.analysis.trace.window import STEP
+from stepscope.analysis.trace.window import STEP, named_like
 from stepscope.core.trace import ABSENT, RUNTIME
 
 if TYPE_CHECKING:
+    from stepscope.analysis.trace.links import Links
     from stepscope.analysis.trace.window import TraceWindow
     from stepscope.core.arrays import Integers
     from stepscope.core.trace import Trace
@@ -21,62 +21,48 @@ MOST_SHAPES = 5
 """Shapes that are named per operator: those with the most device time, or host time without a device."""
 
 
-def operator_table(trace: Trace, window: TraceWindow, links: Links | None = None) -> list[dict[str, Any]]:
+def operator_table(trace: Trace, window: TraceWindow, links: Links) -> list[dict[str, Any]]:
     """Return one row per operator or annotation that began in the window, most device time first.
 
     `total_us` and `self_us` are host time with and without the operators inside; an operator inside one of the same
     name counts once in the total. `device_us` and `device_total_us` likewise for what was launched. `gain_percent`
     is the share of the window in which only its own kernels ran; without a device, its own host time.
     """
-    links = link(trace) if links is None else links
-    device = _own_device_time(trace, window, links)
-    rows, place = _operators(trace, window, links)
+    place = _operators(trace, window, links)
+    rows, device = links.host[place], _own_device_time(trace, window, links)[place]
     if not len(rows):
         return []
     parent = parents(trace.lane[rows], trace.start[rows], trace.end[rows])
     names, code = np.unique(trace.name[rows], return_inverse=True)
     once = outermost(code, parent)
-    own, below = own_time(trace.start[rows], trace.end[rows], parent), with_children(device[place], parent)
-    columns = {
-        "calls": np.bincount(code),
-        "total": np.bincount(code, weights=(trace.end[rows] - trace.start[rows]) * once),
-        "self": np.bincount(code, weights=own),
-        "device": np.bincount(code, weights=device[place]),
-        "device_total": np.bincount(code, weights=below * once),
-        "gain": _gains(trace, window, links, place, code) if len(links.device) else np.bincount(code, weights=own),
+    own, below = own_time(trace.start[rows], trace.end[rows], parent), with_children(device, parent)
+    calls = np.bincount(code).tolist()
+    times = {
+        "total_us": (trace.end[rows] - trace.start[rows]) * once,
+        "self_us": own,
+        "device_us": device,
+        "device_total_us": below * once,
     }
-    shapes = _shapes(trace, rows, code, device[place] if len(links.device) else own)
-    order = np.lexsort((-columns["self"], -columns["device"]))
+    sums = {key: np.bincount(code, weights=time) for key, time in times.items()}
+    gain = _gains(trace, window, links, place, code) if len(links.device) else sums["self_us"]
+    shapes = _shapes(trace, rows, code, device if len(links.device) else own)
     return [
-        _row(
-            trace.names[names[at]],
-            {key: int(column[at]) for key, column in columns.items()},
-            shapes.get(at, []),
-            window,
-        )
-        for at in order.tolist()
+        {
+            "name": trace.names[names[at]],
+            "calls": calls[at],
+            **{key: float(time[at]) / 1000 for key, time in sums.items()},
+            "gain_percent": min(100.0, 100 * float(gain[at]) / max(window.length, 1)),
+            "shapes": shapes.get(at, []),
+        }
+        for at in np.lexsort((-sums["self_us"], -sums["device_us"])).tolist()
     ]
 
 
-def _row(name: str, cost: dict[str, int], shapes: list[dict[str, Any]], window: TraceWindow) -> dict[str, Any]:
-    return {
-        "name": name,
-        "calls": cost["calls"],
-        "total_us": cost["total"] / 1000,
-        "self_us": cost["self"] / 1000,
-        "device_us": cost["device"] / 1000,
-        "device_total_us": cost["device_total"] / 1000,
-        "gain_percent": min(100.0, 100 * cost["gain"] / max(window.length, 1)),
-        "shapes": shapes,
-    }
+def _operators(trace: Trace, window: TraceWindow, links: Links) -> Integers:
+    """Return the places (in `links.host`) of the operators and annotations that this window is about.
 
-
-def _operators(trace: Trace, window: TraceWindow, links: Links) -> tuple[Integers, Integers]:
-    """Return rows and places (in `links.host`) of the operators and annotations that this window is about.
-
-    Launching runs ahead of the device: what launched something of the window belongs to it, wherever it lies itself.
+    Launching runs ahead of the device: what launched something of the window belongs to it, wherever it is itself.
     """
-    profiler = [code for code, name in enumerate(trace.names) if STEP.match(name)]
     start, host = trace.start[links.host], links.host
     wanted = (start >= window.start) & (start < window.end)
     if len(links.device):
@@ -85,8 +71,7 @@ def _operators(trace: Trace, window: TraceWindow, links: Links) -> tuple[Integer
         while len(above := np.unique(above[above != NONE])):
             wanted[above] = True
             above = links.parent[above]
-    place = np.flatnonzero(wanted & (trace.kind[host] != RUNTIME) & ~np.isin(trace.name[host], profiler))
-    return host[place], place
+    return np.flatnonzero(wanted & (trace.kind[host] != RUNTIME) & ~named_like(trace, STEP)[host])
 
 
 def _own_device_time(trace: Trace, window: TraceWindow, links: Links) -> Integers:

@@ -1,20 +1,22 @@
 """Between launch and start: how long device work waits, how much of it is queued, and what CUDA graphs launch at once.
 
-A launch waits from the beginning of its runtime call to the start of what it launched. Long queues mean that the device
-is the limit; a stream that is empty when the next launch comes has waited for the host.
+A launch waits from the beginning of its runtime call to the start of its work. Long queues mean that the device is the
+limit; a stream that is empty when the next launch comes has waited for the host.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.analysis.finding import INFO, WARNING, Finding
-from stepscope.analysis.trace.links import Links, link
 from stepscope.analysis.trace.spans import NONE
+from stepscope.analysis.trace.window import named_like
 
 if TYPE_CHECKING:
+    from stepscope.analysis.trace.links import Links
     from stepscope.analysis.trace.window import TraceWindow
     from stepscope.core.arrays import Integers
     from stepscope.core.trace import Trace
@@ -24,16 +26,17 @@ FULL = 1000
 """Waiting launches from which a stream's queue counts as full: CUDA takes 1 024, then the launching call blocks."""
 MISMATCH_SHARE = 0.01
 """Share of launches that start before their call from which the clocks of host and device count as different."""
+GRAPH_LAUNCH = re.compile("GraphLaunch")
 
 
-def queue(trace: Trace, window: TraceWindow, links: Links | None = None) -> dict[str, Any] | None:
+def queue(trace: Trace, window: TraceWindow, links: Links) -> dict[str, Any] | None:
     """Return delays and queue lengths per stream and of all; None if no launch is known.
 
     `starved_percent` is the share of launches that found their stream empty. Work of a graph counts once, by its first
     kernel.
     """
-    links = link(trace) if links is None else links
-    at = _launches(links)
+    known = np.flatnonzero(links.call != NONE)
+    at = known[np.unique(links.call[known], return_index=True)[1]]  # the first work of each call
     row, called = links.device[at], trace.start[links.host[links.call[at]]]
     inside = (trace.end[row] > window.start) & (trace.start[row] < window.end)
     row, called = row[inside], called[inside]
@@ -48,12 +51,6 @@ def queue(trace: Trace, window: TraceWindow, links: Links | None = None) -> dict
         each.append({"device": lane.device, "stream": lane.stream} | facts)
     each.sort(key=lambda facts: -facts["launches"])
     return _waiting(called, begun, free, window) | {"streams": each}
-
-
-def _launches(links: Links) -> Integers:
-    """Return the places (in `links.device`) of the first work of each call."""
-    known = np.flatnonzero(links.call != NONE)
-    return known[np.unique(links.call[known], return_index=True)[1]]
 
 
 def _free_since(trace: Trace, links: Links) -> Integers:
@@ -71,9 +68,7 @@ def _waiting(called: Integers, begun: Integers, free: Integers, window: TraceWin
     """Return delays and queue lengths of some launches."""
     delay = np.maximum(begun - called, 0)
     edges = np.sort(np.r_[called, begun[begun > called]])
-    length = np.searchsorted(np.sort(called), edges, side="right") - np.searchsorted(
-        np.sort(begun), edges, side="right"
-    )
+    waiting, running = (np.searchsorted(np.sort(moments), edges, side="right") for moments in (called, begun))
     low, high = (np.clip(moment, window.start, window.end) for moment in (called, np.maximum(begun, called)))
     median, most_of, longest = (float(value) for value in np.percentile(delay, (50, 90, 100)))
     return {
@@ -82,20 +77,18 @@ def _waiting(called: Integers, begun: Integers, free: Integers, window: TraceWin
         "delay_p90_us": most_of / 1000,
         "delay_max_us": longest / 1000,
         "queue_mean": float((high - low).sum()) / max(window.length, 1),
-        "queue_max": max(int(length.max(initial=0)), 0),
+        "queue_max": int((waiting - running).max(initial=0)),
         "starved_percent": 100 * float((free <= called).mean()),
         "before_launch": int((begun < called).sum()),
     }
 
 
-def graphs(trace: Trace, window: TraceWindow, links: Links | None = None) -> dict[str, Any] | None:
+def graphs(trace: Trace, window: TraceWindow, links: Links) -> dict[str, Any] | None:
     """Return what CUDA graphs launched in the window; None if none did."""
-    links = link(trace) if links is None else links
-    launches = [code for code, name in enumerate(trace.names) if "GraphLaunch" in name]
     inside = (trace.end[links.device] > window.start) & (trace.start[links.device] < window.end)
     known = links.call != NONE
     by_call = np.zeros(len(links.device), dtype=np.bool_)
-    by_call[known] = np.isin(trace.name[links.host[links.call[known]]], launches)
+    by_call[known] = named_like(trace, GRAPH_LAUNCH)[links.host[links.call[known]]]
     work = links.device[inside & (by_call | (trace.number("graph node id")[links.device] > 0))]
     if not len(work):
         return None
@@ -112,7 +105,7 @@ def graphs(trace: Trace, window: TraceWindow, links: Links | None = None) -> dic
 
 
 def findings(facts: dict[str, Any] | None) -> list[Finding]:
-    """Say, of what `queue` returns, where the launch queue is full and where the clocks of host and device disagree."""
+    """Report, from what `queue` returns, a full launch queue, and clocks of host and device that disagree."""
     if facts is None:
         return []
     found = []
@@ -120,9 +113,8 @@ def findings(facts: dict[str, Any] | None) -> list[Finding]:
     if fullest["queue_max"] >= FULL:
         text = f"up to {fullest['queue_max']} launches waited on stream {fullest['stream']}: the host is far ahead"
         evidence = {"stream": fullest["stream"], "queue_max": fullest["queue_max"]}
-        found.append(
-            Finding("launch_queue_full", text, INFO, "nothing: the device is the limit, not the host", evidence)
-        )
+        remedy = "nothing: the device is the limit, not the host"
+        found.append(Finding("launch_queue_full", text, INFO, remedy, evidence))
     early = facts["before_launch"] / facts["launches"]
     if early > MISMATCH_SHARE:
         text = f"{100 * early:.0f} % of the launches start before their call: this trace's launch delays are too short"

@@ -1,7 +1,7 @@
-"""What a device event is for: computing, moving memory, or talking to other devices.
+"""What a device event is for: computing, moving memory, or communicating with other devices.
 
-Communication is recognised by role, not by one vendor's name: by what the kernel is called, by what the trace itself
-says of it, by the collective call of the host that launched it, and by the stream that it shares with others.
+Communication is recognised for every vendor: by the kernel's name, by what the trace itself says about it, by the
+collective call of the host that launched it, and by the stream that it shares with others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PATTERNS = (
     r"cross_device_reduce|(?:one|two)_?shot|quick_?reduce|lamport|custom_ar\b|send_?recv|(?:^|[^a-z])barrier_kernel",
     r"put_signal|wait_signal|p2p_(?:send|recv)|ring_exchange|(?:kv|expert)_(?:dispatch|combine)_(?:send|recv)",
 )
-"""What collectives are called, anyone who wrote them."""
+"""What collectives are called in any library."""
 COMMUNICATING = re.compile("|".join(LIBRARIES + PATTERNS), re.IGNORECASE)
 
 COLLECTIVE_CALL = re.compile(
@@ -56,7 +56,7 @@ COMPUTING = re.compile(
 """Names of kernels that compute, even on a stream that mostly communicates or under a collective's call."""
 COMMUNICATION_LANE = re.compile(r"nccl|rccl|hccl|communication|collective", re.IGNORECASE)
 STREAM_SHARE = 0.8
-"""Share of a stream's kernel time that has to be communication for its unnamed kernels to count as such."""
+"""Share of a stream's kernel time that must be communication for its unnamed kernels to count as such."""
 
 
 def roles(trace: Trace, links: Links | None = None) -> Roles:

@@ -1,6 +1,6 @@
-"""Spans of time and how they lie in one another: who encloses whom, who runs alone, who shares a moment with how many.
+"""Spans of time and how they nest: which encloses which, which runs alone, and how many share a moment.
 
-Every function takes whole columns and answers in whole columns, exact in nanoseconds; none loops over events.
+Every function takes and returns columns, exact in nanoseconds; none loops over events.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from stepscope.analysis.trace.window import Intervals
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 NONE = -1
 """The parent of a span that lies in no other; the event of a moment in which a thread does nothing."""
 BLOCK = 2**17
-"""Spans that are looked at together: these take some 20 MB."""
+"""Spans that are processed together: these take some 20 MB."""
 
 
 def parents(
@@ -28,43 +30,33 @@ def parents(
 ) -> NDArray[np.int32]:
     """Return for each span the innermost one of its thread that was running when it began; `NONE` if there is none.
 
-    Times cut to microseconds let a child end after its parent, so what counts is the moment of its beginning. Spans are
-    taken in blocks, so that memory stays small; what is open at the end of one goes on into the next.
-
-    Args:
-        thread: where each runs.
-        start: when each begins; in this order, outer before inner, as a trace has them.
-        end: when each ends.
-        rows: those of the columns that are meant, in order; places in the answer count within them. None: all.
+    Only the beginning counts, because times rounded to microseconds let a child end after its parent. Spans come in the
+    order of a trace: by start, outer before inner. They are processed in blocks to save memory; spans that are open at
+    the end of a block continue in the next. With `rows`, only these rows count, and places count within them.
     """
     count = len(start) if rows is None else len(rows)
     found = np.full(count, NONE, dtype=np.int32)
-    going_on: dict[int, NDArray[np.int32]] = {}
+    still_open: dict[int, NDArray[np.int32]] = {}
     for first in range(0, count, BLOCK):
         place = np.arange(first, min(first + BLOCK, count), dtype=np.int32)
         threads = thread[place if rows is None else rows[place]]
         for one in np.unique(threads).tolist():
             block = place[threads == one]
-            block = np.concatenate([going_on[one], block]) if one in going_on else block
+            block = np.concatenate([still_open[one], block]) if one in still_open else block
             row = block if rows is None else rows[block]
             inner = _parents_of_one(start[row], end[row])
             known = inner != NONE
             found[block[known]] = block[inner[known]]
-            going_on[one] = block[_line(inner)]
+            at, enclosing = len(inner) - 1, []
+            while at != NONE:
+                enclosing.append(at)
+                at = int(inner[at])
+            still_open[one] = block[enclosing[::-1]]
     return found
 
 
-def _line(parent: NDArray[np.int32]) -> list[int]:
-    """Return the last span and those around it, outermost first."""
-    at, line = len(parent) - 1, []
-    while at != NONE:
-        line.append(at)
-        at = int(parent[at])
-    return line[::-1]
-
-
 def _parents_of_one(start: AnyIntegers, end: AnyIntegers) -> NDArray[np.int32]:
-    """Return the parents in one thread: each asks the one before it, then whomever that one asks, in doubling steps."""
+    """Return the parents in one thread: each span asks the one before it, then the one which that one asks."""
     asked = np.arange(-1, len(start) - 1, dtype=np.int32)
     waiting = np.flatnonzero(asked != NONE).astype(np.int32)
     while len(waiting):
@@ -74,13 +66,21 @@ def _parents_of_one(start: AnyIntegers, end: AnyIntegers) -> NDArray[np.int32]:
     return asked
 
 
+def _ancestors(parent: AnyIntegers) -> Iterator[tuple[AnyIntegers, AnyIntegers]]:
+    """Yield, level by level from the parents up, the spans that have an ancestor there, and these ancestors."""
+    inside = np.flatnonzero(parent != NONE).astype(np.int32)
+    above = parent[inside]
+    while len(inside):
+        yield inside, above
+        further = parent[above] != NONE
+        inside, above = inside[further], parent[above[further]]
+
+
 def depths(parent: AnyIntegers) -> AnyIntegers:
     """Return how many spans enclose each."""
     depth = np.zeros(len(parent), dtype=np.int32)
-    above: AnyIntegers = parent.copy()
-    while (inside := above != NONE).any():
+    for inside, _ in _ancestors(parent):
         depth[inside] += 1
-        above[inside] = parent[above[inside]]
     return depth
 
 
@@ -93,7 +93,7 @@ def roots(parent: AnyIntegers) -> AnyIntegers:
 
 
 def own_time(start: AnyIntegers, end: AnyIntegers, parent: AnyIntegers) -> AnyIntegers:
-    """Return each span's time without its direct children, each of which counts as far as it lies inside."""
+    """Return each span's time without the parts of it that its direct children cover."""
     own: AnyIntegers = end - start
     inner = np.flatnonzero(parent != NONE)
     outer = parent[inner]
@@ -101,40 +101,36 @@ def own_time(start: AnyIntegers, end: AnyIntegers, parent: AnyIntegers) -> AnyIn
     return np.asarray(np.maximum(own, 0))
 
 
-def with_children(value: AnyIntegers, parent: AnyIntegers) -> AnyIntegers:
-    """Return each span's value plus those of all spans inside it."""
+def with_children(value: AnyIntegers, parent: AnyIntegers, combine: np.ufunc = np.add) -> AnyIntegers:
+    """Return each span's value combined with those of all spans inside it: by default their sum."""
     total: AnyIntegers = value.copy()
     depth = depths(parent)
     for level in range(int(depth.max(initial=0)), 0, -1):
         inner = np.flatnonzero(depth == level)
-        np.add.at(total, parent[inner], total[inner])
+        combine.at(total, parent[inner], total[inner])
     return total
 
 
 def outermost(label: AnyIntegers, parent: AnyIntegers) -> Mask:
     """Return which spans lie in no span of the same label: what a sum over a label may count once."""
     alone = np.ones(len(parent), dtype=np.bool_)
-    above = parent.copy()
-    while (inside := above != NONE).any():
-        alone[inside] &= label[above[inside]] != label[inside]
-        above[inside] = parent[above[inside]]
+    for inside, above in _ancestors(parent):
+        alone[inside] &= label[above] != label[inside]
     return alone
 
 
 def inherited(mark: Mask, parent: AnyIntegers) -> Mask:
     """Return which spans are marked or lie in one that is."""
     marked: Mask = mark.copy()
-    above = parent.copy()
-    while (inside := above != NONE).any():
-        marked[inside] |= mark[above[inside]]
-        above[inside] = parent[above[inside]]
+    for inside, above in _ancestors(parent):
+        marked[inside] |= mark[above]
     return marked
 
 
 def alone(start: AnyIntegers, end: AnyIntegers, group: AnyIntegers, groups: int) -> AnyIntegers:
     """Return for each group the time in which it runs and no other group does: what its absence could save at most.
 
-    Spans are given by start. Many are taken in blocks of time, so that memory stays small.
+    Spans are ordered by start, and processed in blocks of time to save memory.
     """
     found = np.zeros(groups, dtype=np.int64)
     open_rows = np.zeros(0, dtype=np.int64)
@@ -148,11 +144,12 @@ def alone(start: AnyIntegers, end: AnyIntegers, group: AnyIntegers, groups: int)
 
 
 def _alone(start: AnyIntegers, end: AnyIntegers, group: AnyIntegers, groups: int) -> AnyIntegers:
-    """All spans of a moment are of one group if and only if n·Σg² = (Σg)², in whole numbers and so exactly."""
+    """All spans of a moment are of one group if and only if n·Σg² = (Σg)², which is exact in integers."""
     time, running = _running(start, end, np.stack([np.ones_like(group), group, group * group]))
     count, total, squares = running
     single = (count > 0) & (count * squares == total * total)
-    return _sums(total[single] // count[single], np.diff(time)[single], groups)
+    group_of, width = total[single] // count[single], np.diff(time)[single]
+    return np.bincount(group_of, weights=width, minlength=groups).astype(np.int64)
 
 
 def shares(start: AnyIntegers, end: AnyIntegers) -> Floats:
@@ -193,13 +190,12 @@ class SpanPieces:
 
 
 def pieces(thread: AnyIntegers, start: AnyIntegers, end: AnyIntegers, parent: AnyIntegers) -> SpanPieces:
-    """Cut the spans of each thread into what was innermost when; between them the thread was in none.
+    """Cut the time of each thread into pieces by the innermost span; between spans the thread is in none.
 
-    A span that ends before one inside it (times cut to microseconds do that) lasts until that one ends.
+    A span that ends before one inside it, because times are rounded to microseconds, lasts until that one ends.
     """
     event = np.flatnonzero(end > start)
-    depth = depths(parent)
-    ends, above, depth = _lasting(end, parent, depth)[event], parent[event], depth[event]
+    ends, above, depth = with_children(end, parent, np.maximum)[event], parent[event], depths(parent)[event]
     threads, time = np.r_[thread[event], thread[event]], np.r_[start[event], ends]
     opens = np.repeat([1, 0], len(event))
     # At one moment the inner ends before the outer, and all ends before the outer begins before the inner.
@@ -209,22 +205,9 @@ def pieces(thread: AnyIntegers, start: AnyIntegers, end: AnyIntegers, parent: An
     return SpanPieces(threads[real], time[real], time[real + 1], inner[real])
 
 
-def _lasting(end: AnyIntegers, parent: AnyIntegers, depth: AnyIntegers) -> AnyIntegers:
-    """Return the ends, each no earlier than those of the spans inside."""
-    ends: AnyIntegers = end.copy()
-    for level in range(int(depth.max(initial=0)), 0, -1):
-        inner = np.flatnonzero(depth == level)
-        np.maximum.at(ends, parent[inner], ends[inner])
-    return ends
-
-
 def _running(start: AnyIntegers, end: AnyIntegers, values: AnyIntegers) -> tuple[AnyIntegers, AnyIntegers]:
     """Return the moments at which anything begins or ends, and the sums of the values of what runs between them."""
     time = np.r_[start, end]
     order = np.argsort(time, kind="stable")
     running = np.cumsum(np.concatenate([values, -values], axis=1)[:, order], axis=1)
     return time[order], running[:, :-1]
-
-
-def _sums(group: AnyIntegers, width: AnyIntegers, groups: int) -> AnyIntegers:
-    return np.bincount(group, weights=width, minlength=groups).astype(np.int64)

@@ -5,50 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
+from stepscope.analysis.trace import breakdown as trace_breakdown
 from stepscope.analysis.trace import data as trace_data
 from stepscope.analysis.trace import details as trace_details
 from stepscope.analysis.trace import idle as trace_idle
-from stepscope.analysis.trace import kernels as trace_kernels
-from stepscope.analysis.trace import operators as trace_operators
-from stepscope.analysis.trace import verdict as trace_verdict
-from stepscope.analysis.trace.breakdown import breakdown, by_step
+from stepscope.analysis.trace.breakdown import breakdown
 from stepscope.analysis.trace.links import link
 from stepscope.analysis.trace.roles import roles
-from stepscope.analysis.trace.window import STEPS, TraceWindow, excerpt, step_window, steps, window_of
+from stepscope.analysis.trace.window import STEPS, TraceWindow, step_window, steps, window_of
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace
 
-TOP = 20
-"""Rows of the tables of kernels and operators."""
 FIRST = (
-    "idle_percent",
-    "compute_percent",
-    "communication_percent",
-    "exposed_communication_percent",
-    "memcpy_percent",
-    "overlap_percent",
-    "dataloader_percent",
+    *("idle_percent", "compute_percent", "communication_percent", "exposed_communication_percent"),
+    *("memcpy_percent", "overlap_percent", "dataloader_percent"),
 )
 """Shares, in the order that programs rely on."""
-DETAILED = 200_000
-"""Events up to which critical path, queue and picture are of the whole window (0.8 s for so many here)."""
-TABLED = 1_000_000
-"""Events up to which the tables are of the whole window: what fits beside four million events in 512 MiB."""
 MOST_STEPS = 200
 """Steps whose own breakdown is given."""
+SEVERITIES = {CRITICAL: 0, WARNING: 1}
+"""Order of findings by severity; equal ones stay in the order data, idle time, communication, copies, the rest."""
 
 
 def choose_window(trace: Trace, wanted: str = "gpu") -> TraceWindow:
-    """Return a window by what a person asks for.
+    """Return a window by its description; raises ValueError if it is none of these.
 
-    Args:
-        trace: the trace.
-        wanted: `gpu` (all device events), `steps` (the profiler's steps, as drawn on the device where recorded), or
-            `START:END` in µs as the trace counts them; either may be empty.
-
-    Raises:
-        ValueError: it is none of these.
+    `gpu` (all device events), `steps` (the profiler's steps, as drawn on the device if recorded), or `START:END` in µs
+    as the trace counts them; either may be empty.
     """
     if wanted == "steps":
         return step_window(trace) or window_of(trace)
@@ -60,11 +44,11 @@ def choose_window(trace: Trace, wanted: str = "gpu") -> TraceWindow:
     return window_of(trace, float(start) if start.strip() else None, float(end) if end.strip() else None)
 
 
-def summary(trace: Trace, window: TraceWindow | None = None, top: int | None = TOP) -> dict[str, Any]:
-    """Return what a trace tells about a window of it (default: all device events)."""
+def summary(trace: Trace, window: TraceWindow | None = None, top: int | None = trace_details.TOP) -> dict[str, Any]:
+    """Return what a trace shows about a window of it (default: all device events)."""
     window = window or window_of(trace)
     shares, found = _time(trace, window)
-    details, notes = _details(trace, window, top)
+    details = trace_details.details(trace, window, top)
     found += trace_details.findings(details)
     path = details["critical_path"]
     return {
@@ -72,18 +56,18 @@ def summary(trace: Trace, window: TraceWindow | None = None, top: int | None = T
         "rank": trace.rank,
         "window": window.facts(trace.origin),
         **{key: shares.pop(key) for key in FIRST},
-        "findings": [finding.facts() for finding in sorted(found, key=_weight)],
+        "findings": [one.facts() for one in sorted(found, key=lambda one: SEVERITIES.get(one.severity, 2))],
         **details,
         "critical_path": {**path, "parts": path["parts"][:top]} if path else None,
         "events": len(trace),
         "world_size": trace.world_size,
         **shares,
-        "notes": [*trace.notes, *notes],
+        "notes": [*trace.notes, *details["notes"]],
     }
 
 
 def _time(trace: Trace, window: TraceWindow) -> tuple[dict[str, Any], list[Finding]]:
-    """Return where the time went and why, over all events of the window, and what is to be said about it."""
+    """Return where the time went and why, over all events of the window, and the findings about it."""
     links = link(trace)
     role = roles(trace, links)
     parts = breakdown(trace, window, role)
@@ -91,11 +75,11 @@ def _time(trace: Trace, window: TraceWindow) -> tuple[dict[str, Any], list[Findi
     data = trace_data.loading(trace)
     sizes = trace_idle.kernel_sizes(trace, window)
     sites = trace_idle.waiting_sites(trace, window, links)
+    idle_share = parts.idle / window.length if window.length and parts.busy else None
     found = [
-        *trace_data.findings(data, *_idle_shares(trace, window, data, parts.idle, parts.busy)),
-        *(trace_verdict.idle_findings(idle, sizes, sites) if parts.busy else []),
-        *trace_verdict.communication_findings(parts),
-        *trace_verdict.copy_findings(parts),
+        *trace_data.findings(data, idle_share, trace_idle.idle_for_data(trace, window, data.waits)),
+        *(trace_idle.findings(idle, sizes, sites) if parts.busy else []),
+        *trace_breakdown.findings(parts),
     ]
     facts = {
         **parts.facts(),
@@ -104,42 +88,10 @@ def _time(trace: Trace, window: TraceWindow) -> tuple[dict[str, Any], list[Findi
         "idle_causes": idle.facts() if parts.busy else [],
         "waits": sites,
         "kernel_sizes": sizes,
-        "steps": _steps(trace, role),
+        "steps": [
+            {"step": step.number, **part.window.facts(trace.origin), **part.facts()}
+            for step in (steps(trace, device=True) or steps(trace))[:MOST_STEPS]
+            for part in [breakdown(trace, TraceWindow(STEPS, step.start, step.end), role)]
+        ],
     }
     return facts, found
-
-
-def _details(trace: Trace, window: TraceWindow, top: int | None) -> tuple[dict[str, Any], list[str]]:
-    """Return the tables, of a span of the window where it has too many events, and notes that say so."""
-    part, stretch = excerpt(trace, window, DETAILED)
-    details = trace_details.details(part, stretch, top)
-    if part is trace:
-        return details, []
-    notes = [f"critical path, queue and picture are of {stretch.length / 1e9:.3g} s in the middle of the window"]
-    most, span = excerpt(trace, window, TABLED)
-    if most is not trace:
-        notes.append(f"tables of kernels and operators are of {span.length / 1e9:.3g} s in the middle of the window")
-    links = link(most)
-    details["kernels"] = trace_kernels.kernel_table(most, span, links)[:top]
-    details["families"] = trace_kernels.family_table(most, span, links)
-    details["operators"] = trace_operators.operator_table(most, span, links)[:top]
-    return details, notes
-
-
-def _idle_shares(
-    trace: Trace, window: TraceWindow, data: trace_data.Loading, idle: int, busy: int
-) -> tuple[float | None, float | None]:
-    share = idle / window.length if window.length and busy else None
-    return share, trace_idle.idle_for_data(trace, window, data.waits)
-
-
-def _steps(trace: Trace, role: Any) -> list[dict[str, Any]]:
-    """Return the breakdown of every step of the profiler."""
-    found = (steps(trace, device=True) or steps(trace))[:MOST_STEPS]
-    windows = [TraceWindow(STEPS, step.start, step.end) for step in found]
-    return [{"step": step.number, **facts} for step, facts in zip(found, by_step(trace, role, windows), strict=True)]
-
-
-def _weight(finding: Finding) -> int:
-    """Order findings: the worst first, else as they come: data, idle time, communication, copies, the rest."""
-    return {CRITICAL: 0, WARNING: 1}.get(finding.severity, 2)

@@ -1,4 +1,4 @@
-"""What every analysis of a trace begins with: the window that it is about, and sets of intervals."""
+"""The basis of every analysis of a trace: the window that it is about, and sets of intervals."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 GPU, STEPS, HOST, GIVEN = "gpu_events", "profiler_steps", "host_events", "given"
-"""Kinds of window: from the first to the last device event; from the first to the last ProfilerStep; the same of host
-events, for a trace without a device; as asked."""
+"""Kinds of window: from the first to the last device event; from the first to the last ProfilerStep; from the first to
+the last host event, for a trace without a device; as given."""
 
 STEP = re.compile(r"^ProfilerStep\s*#?\s*(\d+)")
 """How the steps of a profiler are named."""
+DATA_LOADER = re.compile(r"DataLoader")
 
 
 class Intervals(NamedTuple):
@@ -58,14 +59,12 @@ class ProfilerStep(NamedTuple):
 
 
 def window_of(trace: Trace, start_us: float | None = None, end_us: float | None = None) -> TraceWindow:
-    """Return the window of all device events, or of all host events where there is none, or the given part of it.
+    """Return the window of all device events, or of all host events if there is none, or the given part of it.
 
-    Args:
-        trace: the trace.
-        start_us: where to begin, in µs as the trace counts them.
-        end_us: where to end, likewise.
+    Start and end are in µs as the trace counts them.
     """
-    whole = device_window(trace) or _span(HOST, trace.start, trace.end)
+    busy = trace.on_device
+    whole = span_of(GPU, trace.start[busy], trace.end[busy]) if busy.any() else span_of(HOST, trace.start, trace.end)
     if start_us is None and end_us is None:
         return whole
     start = whole.start if start_us is None else round(start_us * 1000) - trace.origin
@@ -73,19 +72,14 @@ def window_of(trace: Trace, start_us: float | None = None, end_us: float | None 
     return TraceWindow(GIVEN, start, max(start, end))
 
 
-def device_window(trace: Trace) -> TraceWindow | None:
-    """Return the window from the first to the last device event; None without any."""
-    busy = trace.on_device
-    return _span(GPU, trace.start[busy], trace.end[busy]) if busy.any() else None
-
-
 def step_window(trace: Trace) -> TraceWindow | None:
-    """Return the window from the first to the last ProfilerStep, as drawn on the device where it is; None without."""
+    """Return the window from the first to the last ProfilerStep, as drawn on the device if it is; None without."""
     found = steps(trace, device=True) or steps(trace)
     return TraceWindow(STEPS, min(step.start for step in found), max(step.end for step in found)) if found else None
 
 
-def _span(kind: str, start: Integers, end: Integers) -> TraceWindow:
+def span_of(kind: str, start: Integers, end: Integers) -> TraceWindow:
+    """Return the window from the first start to the last end of some events; an empty one if there is none."""
     return TraceWindow(kind, int(start.min()), int(end.max())) if len(start) else TraceWindow(kind, 0, 0)
 
 
@@ -100,9 +94,9 @@ def steps(trace: Trace, *, device: bool = False) -> list[ProfilerStep]:
 
 
 def excerpt(trace: Trace, window: TraceWindow, most: int) -> tuple[Trace, TraceWindow]:
-    """Return the trace, or a span from the middle of the window with so many events (from a step on, if it has any).
+    """Return the trace, or a span in the middle of the window with at most so many events, from a step on if possible.
 
-    For analyses whose cost a person would not wait for on millions of events.
+    For analyses that would take too long on millions of events. The columns are views: a span costs no memory.
     """
     first, last = (int(np.searchsorted(trace.start, moment)) for moment in (window.start, window.end))
     if last - first <= most:
@@ -114,13 +108,11 @@ def excerpt(trace: Trace, window: TraceWindow, most: int) -> tuple[Trace, TraceW
     columns = ("start", "end", "name", "kind", "lane", "correlation", "external")
     part: dict[str, Any] = {key: getattr(trace, key)[begin:end] for key in columns}
     for group in ("numbers", "texts"):
-        part[group] = {key: _between(one, begin, end) for key, one in getattr(trace, group).items()}
+        part[group] = {}
+        for key, one in getattr(trace, group).items():
+            first, last = np.searchsorted(one.rows, (begin, end))
+            part[group][key] = Sparse(one.rows[first:last] - begin, one.values[first:last])
     return replace(trace, **part), TraceWindow(GIVEN, int(trace.start[begin]), int(trace.start[end - 1]))
-
-
-def _between(column: Sparse, begin: int, end: int) -> Sparse:
-    first, last = np.searchsorted(column.rows, (begin, end))
-    return Sparse(column.rows[first:last] - begin, column.values[first:last])
 
 
 def union(start: Integers, end: Integers) -> Intervals:
@@ -139,7 +131,7 @@ def union(start: Integers, end: Integers) -> Intervals:
 
 
 def clip(intervals: Intervals, window: TraceWindow) -> Intervals:
-    """Return what of some intervals lies inside a window."""
+    """Return the parts of some intervals that lie inside a window."""
     if not len(intervals.start) or (intervals.start[0] >= window.start and intervals.end[-1] <= window.end):
         return intervals
     start = np.clip(intervals.start, window.start, window.end)
