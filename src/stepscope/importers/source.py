@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import zlib
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -79,10 +79,11 @@ def opened(path: str) -> Iterator[BinaryIO]:
 def head(path: str) -> FileHead:
     """Return the start of a file; of a damaged gzip file as much as can be unpacked."""
     data = bytearray()
-    with opened(path) as stream, suppress(*BROKEN):
-        while len(data) < HEAD_BYTES and (more := stream.read(min(HEAD_BYTES - len(data), 65536))):
-            data += more
-    return FileHead(path, bytes(data))
+    for piece in chunks(path, lambda _: None):
+        data += piece
+        if len(data) >= HEAD_BYTES:
+            break
+    return FileHead(path, bytes(data[:HEAD_BYTES]))
 
 
 def chunks(path: str, note: Note, size: int = 2**16) -> Iterator[bytes]:

@@ -1,11 +1,12 @@
 """Energy of a run: joules from counters or from power over time, split by class of time, and the CO₂.
 
-A counter is exact, so it comes first; power is integrated between samples that are close enough. What no meter has
-seen is left out and said, never estimated.
+A counter is exact, so it comes first; power is integrated between samples that are close enough. Time that no meter
+covers is reported, never estimated.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +36,6 @@ class Meter:
     time: Floats
     joules: Floats
 
-    @property
-    def total(self) -> float:
-        """Joules in all."""
-        return float(self.joules[-1]) if len(self.joules) else 0.0
-
     def at(self, moments: Floats) -> Floats:
         """Return the joules counted up to the given times."""
         if not len(self.time):
@@ -48,19 +44,17 @@ class Meter:
 
 
 def from_counter(time: ArrayLike, joules: ArrayLike) -> Meter:
-    """Return the meter of a counter that only grows; where it begins again nothing is added."""
+    """Return the meter of a counter that only grows; a restart of the counter adds nothing."""
     when, what = _ordered(time, joules)
     return Meter(when, np.cumsum(np.maximum(0.0, np.diff(what, prepend=what[:1]))))
 
 
-def from_power(time: ArrayLike, watts: ArrayLike, longest_gap: float = LONGEST_GAP) -> Meter:
+def from_power(time: ArrayLike, watts: ArrayLike) -> Meter:
     """Return the meter of samples of power: the area below the lines between them, without gaps that are too long."""
     when, what = _ordered(time, watts)
-    if not len(when):
-        return Meter(when, what)
     apart = np.diff(when)
-    areas = np.where(apart <= longest_gap, apart, 0.0) * (what[1:] + what[:-1]) / 2
-    return Meter(when, np.concatenate([[0.0], np.cumsum(np.maximum(0.0, areas))]))
+    areas = np.where(apart <= LONGEST_GAP, apart, 0.0) * (what[1:] + what[:-1]) / 2
+    return Meter(when, np.cumsum(np.maximum(0.0, [0.0, *areas]))[: len(when)])
 
 
 def _ordered(time: ArrayLike, value: ArrayLike) -> tuple[Floats, Floats]:
@@ -74,15 +68,13 @@ def _ordered(time: ArrayLike, value: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def split(ledger: Ledger, meters: Iterable[Meter]) -> dict[str, float]:
-    """Return the joules of a run by class.
+    """Return the joules of a run by class, the mean over the ranks.
 
-    Each span of the ledger has what the meters counted in it, split like its time; the mean over the ranks is taken.
+    The joules that the meters counted in a span of the ledger are split like its time.
     """
     meters = list(meters)
     total = np.zeros(len(CLASSES))
-    ranks: dict[int, int] = {}
-    for spans in ledger.spans:
-        ranks[spans.number] = ranks.get(spans.number, 0) + 1
+    ranks = Counter(spans.number for spans in ledger.spans)
     for spans in ledger.spans:
         used = sum((meter.at(spans.end) - meter.at(spans.begin) for meter in meters), np.zeros(len(spans.end)))
         lasted = spans.end - spans.begin
@@ -135,13 +127,9 @@ class EnergyUse:
 def measure(
     ledger: Ledger, meters: Sequence[tuple[str, Meter]], grams_per_kwh: float | None = None, region: str = ""
 ) -> EnergyUse | None:
-    """Return the energy of a run from its meters; None if there is no meter with a sample in it.
+    """Return the energy of a run from its meters by name; None if no meter has two samples.
 
-    Args:
-        ledger: of the run.
-        meters: name and meter; the same name on several nodes counts as one source.
-        grams_per_kwh: CO₂ of a kilowatt-hour where the run took place.
-        region: name of that place.
+    The same name on several nodes counts as one source. CO₂ is that of a kilowatt-hour in the region of the run.
     """
     used = [(name, meter) for name, meter in meters if len(meter.time) > 1]
     if not used or ledger.paid_seconds <= 0:

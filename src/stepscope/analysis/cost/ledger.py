@@ -1,9 +1,9 @@
-"""The ledger of a run: every second of every attempt in one class, and all of them sum to the wall clock.
+"""The ledger of a run: every second of every attempt belongs to one class, and the classes sum to the wall clock.
 
-An attempt's time is cut at the ends of its steps. Inside a step the phases say what the time went to; before the first
-step an attempt starts; what was done and lost with a crash is *redone work*; between two attempts the run restarts.
-Ranks are classified one by one, and the ledger of the run is the mean over them, so that it sums to the wall clock and,
-times the number of ranks, to the time that was paid for.
+An attempt's time is cut at the ends of its steps. Inside a step the phases say how the time was spent; before the first
+step an attempt starts; work that was lost with a crash is *redone*; between two attempts the run restarts. Ranks are
+classified one by one, and the ledger of the run is the mean over them, so that it sums to the wall clock and, times the
+number of ranks, to the time that was paid for.
 """
 
 from __future__ import annotations
@@ -48,20 +48,14 @@ PHASES = {
     **dict.fromkeys(("logging", "gc"), "other"),
 }
 """Class of a phase; of any other phase it is `productive`."""
-EXCUSED = ("checkpoint", "evaluation", "compile")
-"""Phases in which the watcher does not report silence as a stall."""
-RARE = EXCUSED
-"""Classes that a step without measured phases is not supposed to have had."""
+RARE = ("checkpoint", "evaluation", "compile")
+"""Phases in which the watcher does not report silence as a stall, and which a step without measured phases has not."""
 LONGEST_RESTART = 1800.0
 """Seconds between two attempts beyond which the run was away: schedulers and `torchrun` restart within minutes."""
 JITTER = 1e-3
 """Seconds between two steps that do not count as a gap: clock changes and rounding."""
 _AT = {name: place for place, name in enumerate(CLASSES)}
 _FINE = ("finished", "running")
-
-
-def _nothing() -> Floats:
-    return np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -75,9 +69,9 @@ class Attempt:
     """Its end, or its last sign of life while it runs."""
     state: str = "finished"
     """finished, running, or how else it ended."""
-    end: Floats = field(default_factory=_nothing)
+    end: Floats = field(default_factory=lambda: np.empty(0))
     """When each step ended."""
-    seconds: Floats = field(default_factory=_nothing)
+    seconds: Floats = field(default_factory=lambda: np.empty(0))
     """How long each step took."""
     step: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     phases: Mapping[str, Floats] = field(default_factory=dict)
@@ -89,13 +83,13 @@ class Attempt:
 
     @property
     def steps(self) -> int:
-        """Spans that are steps; what another tool has logged beside them, as an evaluation, is none."""
+        """Spans that are steps, without those that another tool logged beside them, such as evaluations."""
         return len(self.end) if self.outside == "other" else int((self.step != NO_STEP).sum())
 
 
 @dataclass(frozen=True)
 class Spans:
-    """One rank in one attempt, cut into spans of time, in any order: what each was spent on."""
+    """One rank in one attempt, cut into spans of time, in any order, with how each was spent."""
 
     number: int
     rank: int
@@ -103,11 +97,6 @@ class Spans:
     end: Floats
     table: Floats
     """Seconds by span (row) and class (column, in the order of CLASSES); a row sums to its span."""
-
-    def totals(self) -> Floats:
-        """Return the seconds of each class."""
-        total: Floats = self.table.sum(axis=0)
-        return total
 
 
 @dataclass(frozen=True)
@@ -172,7 +161,7 @@ def charge(attempts: Sequence[Attempt]) -> Ledger:
         finish = max(edge, *(one.ended for one in group))
         waited = _waited(groups[place - 1], edge, group) if place else ""
         found = [_classify(one, (edge, finish), "restart" if place else start, waited, lost[place]) for one in group]
-        own = np.mean([one.totals() for one in found], axis=0)
+        own = np.mean([one.table.sum(axis=0) for one in found], axis=0)
         facts.append(_facts(group, edge, finish, own))
         spans += found
         total += own
@@ -207,7 +196,7 @@ def _facts(group: Sequence[Attempt], begin: float, end: float, own: Floats) -> d
 
 
 def _lost_from(groups: Sequence[Sequence[Attempt]]) -> list[int | None]:
-    """Return, for each attempt, the step from which on its work was lost: where a later attempt took up; None if none.
+    """Return, for each attempt, the step from which its work was lost: where a later attempt resumed; None if none.
 
     An attempt that ended well has lost nothing, whatever was started after it.
     """
@@ -235,8 +224,8 @@ def _classify(one: Attempt, window: tuple[float, float], before: str, waited: st
         one: the rank.
         window: begin and end.
         before: class of the time before its first step.
-        waited: class of the time before it was started at all; empty in the first attempt.
-        lost: step from which on its work was lost.
+        waited: class of the time before it was started; empty in the first attempt.
+        lost: step from which its work was lost.
     """
     first, last = window
     before = before if one.outside == "other" else one.outside
@@ -253,12 +242,13 @@ def _classify(one: Attempt, window: tuple[float, float], before: str, waited: st
     fine = one.state in _FINE
     outside = (
         (first, started, waited or before),
-        (float(end[-1]) if len(end) else started, ended, _tail_class(one, before, fine=fine)),
+        # The step that a crash interrupted was lost.
+        (end[-1], ended, one.outside if fine else "redone") if len(end) else (started, ended, before),
         (ended, last, one.outside if fine else "restart"),
     )
     rows = np.zeros((len(outside), len(CLASSES)))
-    for row, edge in zip(rows, outside, strict=True):
-        row[_AT[edge[2]]] = edge[1] - edge[0]
+    for row, (low, high, name) in zip(rows, outside, strict=True):
+        row[_AT[name]] = high - low
     edges = np.array([edge[:2] for edge in outside])
     parts = [(begin, end, table), (previous[apart], begin[apart], gaps), (edges[:, 0], edges[:, 1], rows)]
     for since, until, part in parts:
@@ -277,13 +267,6 @@ def _lose(table: Floats, gone: Mask) -> None:
     table[gone, _AT["stall"]], table[gone, _AT["redone"]] = stalled, whole - stalled
 
 
-def _tail_class(one: Attempt, before: str, *, fine: bool) -> str:
-    """Return the class of the time after the last step: the step that a crash broke off was lost."""
-    if not len(one.end):
-        return before
-    return one.outside if fine else "redone"
-
-
 def _finite(values: Floats, instead: float = 0.0) -> Floats:
     return np.where(np.isfinite(values), values, instead)
 
@@ -293,25 +276,25 @@ def _steps(one: Attempt, order: NDArray[np.intp], lasted: Floats) -> Floats:
     table = np.zeros((len(lasted), len(CLASSES)))
     for name, seconds in one.phases.items():
         table[:, _AT[PHASES.get(name, "productive")]] += np.maximum(0.0, _finite(seconds[order]))
-    told = table.sum(axis=1)
-    measured = told > 0
-    rest = np.maximum(0.0, _finite(one.seconds[order]) - told)
+    in_phases = table.sum(axis=1)
+    measured = in_phases > 0
+    rest = np.maximum(0.0, _finite(one.seconds[order]) - in_phases)
     table[:, _AT["productive"]] += np.where(measured, rest, 0.0)
     usual = table[measured].sum(axis=0)
     usual[[_AT[name] for name in RARE]] = 0.0
     if usual.sum() <= 0:
         usual[_AT["productive"]] = 1.0
     table[~measured] = usual
-    # Not by the phases' own sum: clocks jump, and what a foreign log calls a phase may lie outside the step.
+    # Not by the phases' own sum: clocks jump, and a phase of a foreign log may lie outside the step.
     shares: Floats = table / table.sum(axis=1)[:, None]  # first: the time by a tiny sum would overflow
     return shares * lasted[:, None]
 
 
 def _stand_still(table: Floats, begin: Floats, end: Floats, stalls: Sequence[tuple[float, float]]) -> None:
-    """Move the time of stalls to their class, from the class that each span spent most of its time on."""
+    """Move the time of stalls to their class, from the class that has most of the span's time."""
     if not len(table):
         return
-    from_ = [at for name, at in _AT.items() if name not in (*EXCUSED, "stall", "away")]
+    from_ = [at for name, at in _AT.items() if name not in (*RARE, "stall", "away")]
     for first, last in _merged(stalls):
         low, high = int(np.searchsorted(end, first, "right")), int(np.searchsorted(begin, last, "left"))
         for row in range(low, max(low, high)):

@@ -1,8 +1,8 @@
 """The time of a run that another tool has logged, in the form that the ledger takes.
 
-A log has a row occasionally. A logged step stands for all since the one before, each as long as it; an evaluation, a
-checkpoint or a compilation is a span of its own; whatever lies between is `unknown`. A log that tells when its steps
-were logged but not how long they took is judged by its usual pace: what goes beyond it is unknown too.
+A log does not have a row for every step. A logged step stands for all steps since the previous logged one, each as long
+as itself; an evaluation, checkpoint or compilation is a separate span; the time between is `unknown`. If a log has the
+times of its steps but not their durations, its usual pace counts: the time beyond it is unknown too.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 FEWEST = 8
-"""Logged steps from which on a log has a usual pace."""
+"""Logged steps from which a log has a usual pace."""
 GAP = 10.0
 """Multiple of the usual distance between logged steps beyond which a part of the log is missing."""
 OUT_OF_PACE = 1.5
-"""Times the usual pace beyond which something else happened between two logged steps."""
+"""Multiple of the usual pace beyond which something else happened between two logged steps."""
 EVALUATED = re.compile(r"(^|[/_.])(eval|evaluation|val|valid|validation|test)([/_.]\w+)?[/_.]runtime$")
 """Names of the seconds that an evaluation took, as trainers log it."""
 TRAINED = re.compile(r"(^|[/_.])train[/_.]runtime$")
@@ -49,7 +49,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Spans of time: what each ended at, how long it was, and on what it was spent."""
+    """Spans of time: the step and time at which each ended, its length, and how it was spent."""
 
     step: Integers
     end: Floats
@@ -70,8 +70,8 @@ def attempt_of_log(
     Args:
         series: its metrics that are `wanted`; without the seconds of steps, one metric that was logged at steps.
         span: time of its first and its last row, in seconds since 1970.
-        number: attempt.
-        rank: rank.
+        number: of the attempt.
+        rank: its rank.
         state: how it ended.
     """
     steps, apart = _steps(series), _apart(series)
@@ -114,7 +114,7 @@ def _ordered(one: Logged) -> tuple[Integers, Floats, Floats]:
 
 
 def steps_since(step: Integers) -> Floats:
-    """Return how many steps there are since the logged one before; of the first as many as usual, if it can be."""
+    """Return how many steps there are since the previous logged one; for the first the usual number, if possible."""
     if not len(step):
         return np.empty(0)
     gaps = np.diff(step).astype(np.float64)
@@ -126,10 +126,10 @@ def steps_since(step: Integers) -> Floats:
 def _paced(series: Mapping[str, Logged]) -> _Rows:
     """Return the steps of a log with times but no durations, from its usual pace."""
     nothing = _Rows(np.empty(0, np.int64), np.empty(0), np.empty(0), {})
-    told = [one for name, one in series.items() if not wanted(name)]
-    if not told:
+    others = [one for name, one in series.items() if not wanted(name)]
+    if not others:
         return nothing
-    densest = max(told, key=lambda one: len(one.value))
+    densest = max(others, key=lambda one: len(one.value))
     kept = np.isfinite(densest.time) & (densest.step != NO_STEP)
     step, place = np.unique(densest.step[kept], return_index=True)
     time = np.maximum.accumulate(densest.time[kept][place]) if len(place) else np.empty(0)
@@ -170,15 +170,13 @@ def _apart(series: Mapping[str, Logged]) -> _Rows:
 def _placed(steps: _Rows, apart: _Rows, began: float) -> _Rows:
     """Return all spans with the end of each: as logged, else one after the other from the beginning."""
     both = [steps, apart]
-    names = sorted({name for rows in both for name in rows.phases})
-    empty = [{name: np.full(len(rows.end), np.nan) for name in names} for rows in both]
     phases = {
-        name: np.concatenate([(none | rows.phases)[name] for none, rows in zip(empty, both, strict=True)])
-        for name in names
+        name: np.concatenate([rows.phases.get(name, np.full(len(rows.end), np.nan)) for rows in both])
+        for name in sorted({*steps.phases, *apart.phases})
     }
     seconds = np.concatenate([steps.seconds, apart.seconds])
     step = np.concatenate([steps.step, apart.step])
-    end = np.concatenate([steps.end.copy(), apart.end])
+    end = np.concatenate([steps.end, apart.end])
     if np.isfinite(steps.end).all() and (len(steps.end) or np.isfinite(apart.end).all()):
         for place, (at, lasted) in enumerate(zip(apart.end, apart.seconds, strict=True), len(steps.end)):
             if np.isfinite(at):  # logged with a step: the step was over before

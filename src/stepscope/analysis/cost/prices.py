@@ -80,12 +80,10 @@ class PriceTable:
             currency = amount["code"] or _SIGNS[amount["sign"]] or self.currency
             return Price(float(amount["number"]), currency, "as given")
         provider, slash, name = text.partition("/")
-        card = self.card(name if slash else text)
-        known = ", ".join(card.name for card in self.cards)
+        what, card = f"find the price of {text!r}", self.card(name if slash else text)
         if card is None:
-            raise UsageError(
-                f"find the price of {text!r}", "it is neither an amount nor a GPU in the table", f"known: {known}"
-            )
+            known = ", ".join(card.name for card in self.cards)
+            raise UsageError(what, "it is neither an amount nor a GPU in the table", f"known: {known}")
         if not slash:
             source = f"{card.name}, median of {', '.join(sorted(card.prices))}, {self.as_of}"
             return Price(card.price, self.currency, source, card)
@@ -93,7 +91,7 @@ class PriceTable:
         found = card.prices.get(provider)
         if found is None:
             some = ", ".join(sorted(card.prices))
-            raise UsageError(f"find the price of {text!r}", f"{provider} has none in the table", f"choose of {some}")
+            raise UsageError(what, f"{provider} has none in the table", f"choose one of {some}")
         return Price(found, self.currency, f"{card.name} of {provider}, {self.as_of}", card, provider)
 
 
@@ -121,9 +119,8 @@ def load(path: str | Path | None = None) -> PriceTable:
         cause = f"it is not a price table ({type(error).__name__}: {error})"
         raise UsageError(f"read {file}", cause, f"write it like {TABLE}") from error
     by_detail = tuple(sorted(cards, key=lambda card: -len(_words(card.name))))
-    return PriceTable(
-        by_detail, regions, str(data.get("currency", "USD")), str(data.get("as_of", "")), str(file), aliases
-    )
+    currency, as_of = str(data.get("currency", "USD")), str(data.get("as_of", ""))
+    return PriceTable(by_detail, regions, currency, as_of, str(file), aliases)
 
 
 def _card(name: str, facts: Any) -> PricedGpu:

@@ -1,7 +1,6 @@
-"""Is the machine right for the run: fewer or more GPUs, a bigger batch, a cheaper card; from how it was used.
+"""Advice on the size of the machine, from how it was used: fewer or more GPUs, a bigger batch, a cheaper card.
 
-Every piece of advice names its evidence. The stated gain is an upper bound: the gain if everything
-else scales.
+Every piece of advice names its evidence. The stated gain is an upper bound: the gain if everything else scales.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.analysis.finding import INFO, WARNING, Finding
 from stepscope.core import remedies
+from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +23,10 @@ LOW_MEMORY, FULL_MEMORY = 0.5, 0.95
 """Share of a GPU's memory at its peak below which a batch twice as big fits, and above which the next one may not.
 Activations grow with the batch, weights do not, so that half of the memory is always enough for twice the batch."""
 LOW_USE = 0.4
-"""Mean utilisation of GPUs below which they mostly wait. A kernel that runs counts as use however small, so that this
-is a low bound: the card in gpu-telemetry-nvidia-smi, which mostly waits, has 0.10 while it holds more than 5 GB."""
+"""Mean utilisation of GPUs below which they mostly wait. Any running kernel counts as use, so this is a low bound: the
+card in gpu-telemetry-nvidia-smi, which mostly waits, has 0.10 while it holds more than 5 GB."""
 WAITING = 0.15
-"""Share of the time spent on data, or on communication, from which on it is the first thing to mend."""
+"""Share of the time spent on data, or on communication, from which it is the first thing to fix."""
 HEADROOM = 1.15
 """A smaller card must hold this many times the peak."""
 WORTH = 0.1
@@ -67,7 +67,7 @@ class Usage:
 
 
 MOST_TIMES = 8
-"""Times its size that a batch is advised to have at most: what learns well is not what fits."""
+"""Maximum factor by which advice enlarges a batch: a batch that fits need not learn well."""
 
 
 def advise(usage: Usage, table: PriceTable | None = None) -> list[Finding]:
@@ -76,14 +76,6 @@ def advise(usage: Usage, table: PriceTable | None = None) -> list[Finding]:
         return []
     found = [_input(usage), *_batch(usage), _fewer(usage), _cheaper(usage, table), _processors(usage)]
     return sorted((one for one in found if one is not None), key=lambda one: -(one.gain_ratio or 0.0))
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
-
-
-def _up_to(times: int) -> str:
-    return f"2 to {times}" if times > 2 else "2"
 
 
 def _gpus(number: int) -> str:
@@ -95,10 +87,10 @@ def _input(usage: Usage) -> Finding | None:
     share = usage.data_ratio
     if share is None or share < WAITING:
         return None
-    text = f"{_percent(share)} of the time the training waits for data: more or faster GPUs would not help"
-    idle = usage.processors is not None and usage.processors_used is not None and usage.workers is not None
+    text = f"{format_share(share)} of the time the training waits for data: more or faster GPUs would not help"
+    known = None not in {usage.processors, usage.processors_used, usage.workers}
     spare = (usage.processors or 0) - (usage.processors_used or 0)
-    if idle and spare >= 1:
+    if known and spare >= 1:
         advice = f"raise num_workers ({usage.workers:.0f} now): {spare:.1f} of {usage.processors:.0f} processors idle"
     else:
         advice = remedies.remedy("input_bound")
@@ -112,14 +104,15 @@ def _batch(usage: Usage) -> list[Finding]:
     share = peak / total
     evidence = {"memory_peak_bytes": peak, "memory_total_bytes": total}
     if share > FULL_MEMORY:
-        text = f"a GPU was {_percent(share)} full at its peak: a longer batch or fragmentation may end the run"
+        text = f"a GPU was {format_share(share)} full at its peak: a longer batch or fragmentation may end the run"
         remedy = "smaller batches with gradient accumulation, activation checkpointing, or a card with more memory"
         return [Finding("memory_full", text, WARNING, remedy, evidence)]
     waits = (usage.data_ratio or 0.0) >= WAITING
     if share < LOW_MEMORY and not waits and (usage.utilization is None or usage.utilization < 0.95):
-        times = 2 ** int(math.log2(1 / max(share, 1 / 64)))
-        text = f"the fullest GPU used {_percent(share)} of its memory at its peak"
-        remedy = f"try a batch {_up_to(min(times, MOST_TIMES))} times as big, with a learning rate that suits it"
+        times = min(2 ** int(math.log2(1 / max(share, 1 / 64))), MOST_TIMES)
+        text = f"the fullest GPU used {format_share(share)} of its memory at its peak"
+        up_to = f"2 to {times}" if times > 2 else "2"
+        remedy = f"try a batch {up_to} times as big, with a learning rate that suits it"
         unused = 1 - usage.utilization if usage.utilization is not None else None
         return [Finding("bigger_batch", text, INFO, remedy, evidence, unused)]
     return []
@@ -131,9 +124,9 @@ def _fewer(usage: Usage) -> Finding | None:
         return None
     waiting = usage.communication_ratio
     if waiting is not None and waiting >= WAITING:
-        # Half the GPUs do the same work in twice the computing time, and wait less: that time is saved, of all of them.
+        # Half the GPUs need twice the computing time for the same work, and wait less: that time is saved on all.
         half = usage.gpus // 2
-        text = f"{_percent(waiting)} of the time GPUs wait for each other: on {_gpus(half)} the same work may cost "
+        text = f"{format_share(waiting)} of the time GPUs wait for each other: on {_gpus(half)} the same work may cost "
         text += "up to that much less"
         remedy = f"try {_gpus(half)}, or overlap communication, bigger batches, a faster interconnect"
         return Finding("fewer_gpus", text, INFO, remedy, {"communication_ratio": waiting, "gpus": usage.gpus}, waiting)
@@ -142,18 +135,16 @@ def _fewer(usage: Usage) -> Finding | None:
         enough = max(1, math.ceil(usage.gpus * use / 0.9))
         if enough < usage.gpus:
             saved = 1 - enough / usage.gpus
-            text = f"{usage.gpus} GPUs were in use {_percent(use)} of the time: {enough} could do the same work"
+            text = f"{usage.gpus} GPUs were in use {format_share(use)} of the time: {enough} could do the same work"
             evidence = {"utilization_ratio": use, "gpus": usage.gpus}
             return Finding("fewer_gpus", text, INFO, f"try {_gpus(enough)}", evidence, saved)
     good = usage.goodput_ratio
     if waiting is not None and waiting < 0.05 and use is not None and use > 0.9 and (good or 0.0) > 0.9:
-        text = (
-            f"{usage.gpus} GPUs are busy {_percent(use)} of the time and wait {_percent(waiting)} of it for each other"
-        )
+        text = f"{usage.gpus} GPUs are busy {format_share(use)} of the time"
+        text += f" and wait {format_share(waiting)} of it for each other"
+        remedy = f"{2 * usage.gpus} GPUs may take little more than half as long"
         evidence = {"utilization_ratio": use, "communication_ratio": waiting}
-        return Finding(
-            "more_gpus", text, INFO, f"{2 * usage.gpus} GPUs may take little more than half as long", evidence
-        )
+        return Finding("more_gpus", text, INFO, remedy, evidence)
     return None
 
 
@@ -203,9 +194,8 @@ def scaling(measured: Sequence[tuple[int, float]]) -> dict[str, float | None]:
     largest by that of the smallest times the GPUs, `most_gpus` where half of what another GPU adds is lost.
     """
     known = sorted((int(gpus), float(rate)) for gpus, rate in measured if gpus > 0 and rate > 0 and math.isfinite(rate))
-    nothing: dict[str, float | None] = dict.fromkeys(("serial_ratio", "efficiency_ratio", "most_gpus"))
     if len({gpus for gpus, _ in known}) < 2:
-        return nothing
+        return dict.fromkeys(("serial_ratio", "efficiency_ratio", "most_gpus"))
     (few, slow), (many, fast) = known[0], known[-1]
     efficiency = fast / slow * few / many
     # Time of a sample: t(n) = a + b / n, fitted by least squares over 1 / n.
@@ -217,6 +207,5 @@ def scaling(measured: Sequence[tuple[int, float]]) -> dict[str, float | None]:
     if parallel <= 0:
         return {"serial_ratio": 1.0, "efficiency_ratio": efficiency, "most_gpus": float(few)}
     # Of what another GPU adds, (b / (a n + b))**2 is left: half at n = (sqrt 2 - 1) b / a.
-    most = math.inf if serial == 0 else max(1.0, (math.sqrt(2) - 1) * parallel / serial)
-    most_gpus = None if math.isinf(most) else most
-    return {"serial_ratio": serial / (serial + parallel), "efficiency_ratio": efficiency, "most_gpus": most_gpus}
+    most = max(1.0, (math.sqrt(2) - 1) * parallel / serial) if serial else None
+    return {"serial_ratio": serial / (serial + parallel), "efficiency_ratio": efficiency, "most_gpus": most}

@@ -165,7 +165,10 @@ def match(extracts: list[Extract]) -> Matched:
             for at, own in zip(place.tolist(), number.tolist(), strict=True):
                 if own != ABSENT:
                     found[key, own][rank] = at
-    shared = {key: members for key, members in found.items() if len(members) > 1}
+    return _table(extracts, {key: members for key, members in found.items() if len(members) > 1})
+
+
+def _table(extracts: list[Extract], shared: dict[tuple[str, int], dict[int, int]]) -> Matched:
     shape = len(shared), len(extracts)
     start, end, before = np.full(shape, np.nan), np.full(shape, np.nan), np.full((*shape, len(PARTS)), np.nan)
     for row, members in enumerate(shared.values()):

@@ -64,19 +64,25 @@ def fill(path: str, run: RunBuilder) -> None:
     size = number(run.facts.get("global_batch_size"))
     batch = size if size is not None and 1 <= size < 1e12 else 0.0
     found = list(_with_steps(found, batch, run))
-    for line, after in zip(found, [*found[1:], None], strict=True):
+    for line, after in zip(found, [*found[1:], found[-1]], strict=True):
         if line.key in TRACKED:
-            # Without a step, right before the end of a block, it summarizes the block: its samples are the block's.
-            in_block = after is not None and after.key == "block_stop" and _given_step(line) is None
-            step = after.step if after is not None and in_block else line.step
-            own = line.value if isinstance(line.value, dict) else {line.key: line.value}
-            for name, value in values({"lr": line.about.get("lr")} | own, run.not_a_number):
-                run.add(f"block/{name}" if in_block else name, value, step, line.time)
+            _add_tracked(run, line, after)
     for kind, seconds, line in _intervals(found):
         if kind == "eval":
             run.add("phase/evaluation", seconds, line.step, line.time)
     _add_blocks(run, list(_blocks(found)), batch)
     run.facts |= _durations(found)
+
+
+def _add_tracked(run: RunBuilder, line: MllogLine, after: MllogLine) -> None:
+    """Add the values of one line; the learning rate is in its metadata.
+
+    A line without a step right before the end of a block summarizes the block: its samples are the block's alone.
+    """
+    in_block = after.key == "block_stop" and _given_step(line) is None
+    found = line.value if isinstance(line.value, dict) else {line.key: line.value}
+    for name, value in values({"lr": line.about.get("lr")} | found, run.not_a_number):
+        run.add(f"block/{name}" if in_block else name, value, after.step if in_block else line.step, line.time)
 
 
 def _lines(path: str, run: RunBuilder) -> Iterator[MllogLine]:

@@ -87,18 +87,27 @@ def _add_rows(run: RunBuilder, columns: Sequence[QueryColumn], texts: Iterable[s
         written = cells[stamp] if stamp is not None else ""
         if identity is None:
             gpu = gpu + 1 if written and written == before else 0
-        elif queries[identity] == "index" and cells[identity].isdecimal() and len(cells[identity]) < 6:
-            gpu = int(cells[identity])
         else:
-            gpu = known.setdefault(cells[identity], len(known))
+            gpu = _gpu(queries[identity], cells[identity], known)
         before = written
-        time = moment(written)
-        for column, cell in zip(columns, cells, strict=True):
-            value = column.value(cell)
-            if value is not None:
-                run.add(f"gpu/{gpu}/{column.metric}", value, time=time)
-            elif column.query in FACTS and cell not in ABSENT:
-                run.facts.setdefault(column.query, cell)
+        _add_cells(run, columns, cells, gpu, moment(written))
+
+
+def _gpu(query: str, cell: str, known: dict[str, int]) -> int:
+    """Return the index of a GPU: as written, or by the order in which identities first appear."""
+    if query == "index" and cell.isdecimal() and len(cell) < 6:
+        return int(cell)
+    return known.setdefault(cell, len(known))
+
+
+def _add_cells(run: RunBuilder, columns: Sequence[QueryColumn], cells: Sequence[str], gpu: int, time: float) -> None:
+    """Add one row of one GPU."""
+    for column, cell in zip(columns, cells, strict=True):
+        value = column.value(cell)
+        if value is not None:
+            run.add(f"gpu/{gpu}/{column.metric}", value, time=time)
+        elif column.query in FACTS and cell not in ABSENT:
+            run.facts.setdefault(column.query, cell)
 
 
 FORMAT = ImportFormat(
