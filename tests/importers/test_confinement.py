@@ -52,7 +52,7 @@ def test_processor_time_is_bounded():
 def test_answers_are_bounded():
     """A reader that hands back too much is refused."""
     with pytest.raises(StepscopeError, match="does not fit into 1 MiB"):
-        confined("work", lambda: (bytes(1 << 20) for _ in range(3)), ChildLimits(answer_bytes=1 << 20))
+        confined("work", lambda: (bytes(1 << 20) for _ in range(3)), ChildLimits(result_bytes=1 << 20))
 
 
 def test_a_crash_is_an_error():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ADDRESS_BYTES = 4 << 30
 """Address space that the child may add to what it starts with."""
-ANSWER_BYTES = 2 << 30
+RESULT_BYTES = 2 << 30
 """Maximum size of the child's result; the points of a file take at most 640 MB."""
 CPU_SECONDS, CPU_SECONDS_PER_MB = 120, 2
 """CPU time of the child, plus more for each megabyte of its files. The slowest reader, that of JSON rows, takes a fifth
@@ -42,7 +42,7 @@ class ChildLimits:
 
     address_bytes: int = ADDRESS_BYTES
     cpu_seconds: int = CPU_SECONDS
-    answer_bytes: int = ANSWER_BYTES
+    result_bytes: int = RESULT_BYTES
 
     @classmethod
     def of(cls, paths: Sequence[str], address_bytes: int = ADDRESS_BYTES) -> ChildLimits:
@@ -63,25 +63,25 @@ def confined(what: str, work: Work, limits: ChildLimits | None = None) -> bytes:
         StepscopeError: the work failed, or exceeded a limit.
     """
     limits = limits or ChildLimits()
-    with _answer() as answer:
+    with _result_file() as result:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # else the child would write it a second time
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries, which the child does not use
             child = os.fork()
         if not child:
-            _work(work, answer, limits)
+            _work(work, result, limits)
         status = _wait(child)
-        size = answer.seek(0, os.SEEK_END)
-        answer.seek(0)
+        size = result.seek(0, os.SEEK_END)
+        result.seek(0)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == DONE:
-            return answer.read(size)
+            return result.read(size)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == REFUSED:
-            raise _refusal(what, answer.read(_ASIDE))
+            raise _refusal(what, result.read(_ASIDE))
         raise StepscopeError(what, _ending(status, limits), "check the file, or give a smaller part of it")
 
 
-def _answer() -> contextlib.AbstractContextManager[BinaryIO]:
+def _result_file() -> contextlib.AbstractContextManager[BinaryIO]:
     """Return an anonymous file that both processes can reach, in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
         with contextlib.suppress(OSError):
@@ -99,24 +99,24 @@ def _wait(child: int) -> int:
         raise
 
 
-def _work(work: Work, answer: BinaryIO, limits: ChildLimits) -> NoReturn:
+def _work(work: Work, result: BinaryIO, limits: ChildLimits) -> NoReturn:
     """Do the work in the child and exit, without the parent's cleanup."""
     code = REFUSED
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         _confine(limits)
         try:
-            answer.writelines(work())
-            answer.flush()
+            result.writelines(work())
+            result.flush()
             code = DONE
         except StepscopeError as error:
-            _refuse(answer, [error.what, error.cause, error.remedy], type(error).__name__)
+            _refuse(result, [error.what, error.cause, error.remedy], type(error).__name__)
         except MemoryError:
-            _refuse(answer, [f"memory is short: reading may take {limits.address_bytes >> 20} MiB"])
+            _refuse(result, [f"memory is short: reading may take {limits.address_bytes >> 20} MiB"])
         except OSError as error:
-            _refuse(answer, [f"what is in it does not fit into {limits.answer_bytes >> 20} MiB ({error.strerror})"])
+            _refuse(result, [f"what is in it does not fit into {limits.result_bytes >> 20} MiB ({error.strerror})"])
         except Exception as error:  # noqa: BLE001 - a reader that fails on a file must report it, not vanish
-            _refuse(answer, [f"its reader failed ({type(error).__name__}: {error})"])
+            _refuse(result, [f"its reader failed ({type(error).__name__}: {error})"])
     finally:
         os._exit(code)
 
@@ -126,7 +126,7 @@ def _confine(limits: ChildLimits) -> None:
     wanted = {
         resource.RLIMIT_AS: _address_space() + limits.address_bytes,
         resource.RLIMIT_CPU: limits.cpu_seconds,
-        resource.RLIMIT_FSIZE: limits.answer_bytes,
+        resource.RLIMIT_FSIZE: limits.result_bytes,
         resource.RLIMIT_CORE: 0,
     }
     for kind, size in wanted.items():
@@ -145,18 +145,18 @@ def _address_space() -> int:
         return 0
 
 
-def _refuse(answer: BinaryIO, parts: list[str], kind: str = "") -> None:
+def _refuse(result: BinaryIO, parts: list[str], kind: str = "") -> None:
     """Return an error as the result."""
     with contextlib.suppress(OSError):
-        answer.seek(0)
-        answer.truncate()
-        answer.write(json.dumps([kind, *(part[:4000] for part in parts)]).encode()[:_ASIDE])
-        answer.flush()
+        result.seek(0)
+        result.truncate()
+        result.write(json.dumps([kind, *(part[:4000] for part in parts)]).encode()[:_ASIDE])
+        result.flush()
 
 
-def _refusal(what: str, told: bytes) -> StepscopeError:
+def _refusal(what: str, data: bytes) -> StepscopeError:
     try:
-        kind, *parts = json.loads(told)
+        kind, *parts = json.loads(data)
     except ValueError:
         kind, parts = "", ["its reader failed"]
     if len(parts) != 3:
@@ -171,7 +171,7 @@ def _ending(status: int, limits: ChildLimits) -> str:
         return f"reading it takes more than {limits.cpu_seconds} s of processor time"
     if number == signal.SIGKILL:
         return "its reader was killed; perhaps memory is short"
-    return f"its reader ended by signal {number}" if number else "its reader ended without an answer"
+    return f"its reader ended by signal {number}" if number else "its reader ended without a result"
 
 
 def _size(path: str) -> int:

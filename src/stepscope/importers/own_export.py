@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from stepscope.importers.run_builder import RunBuilder
     from stepscope.importers.source import FileHead
 
-HEADER = "name,rank,attempt,seq,step,time,value"
 KEYS = ("name", "rank", "attempt", "seq", "step", "time", "value")
 PARQUET, ARROW = b"PAR1", b"ARROW1"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -35,7 +34,7 @@ def recognises(head: FileHead) -> bool:
 
 def _reader(data: bytes) -> Callable[[str, RunBuilder], None] | None:
     begin = data[:4096]
-    if begin.startswith(HEADER.encode()):
+    if begin.startswith(",".join(KEYS).encode()):
         return _read_csv
     if begin.startswith(b'{"stepscope":'):
         return _read_document

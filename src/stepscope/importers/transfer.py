@@ -29,7 +29,7 @@ def read(path: str, form: str | None = None) -> list[Imported]:
     try:
         return runs(data)
     except (ValueError, TypeError, KeyError) as error:
-        raise StepscopeError(f"read {path!r}", f"its reader's answer is damaged ({error})", "check the file") from error
+        raise StepscopeError(f"read {path!r}", f"its reader's result is damaged ({error})", "check the file") from error
 
 
 def pieces(found: Sequence[Imported]) -> Iterator[bytes | memoryview]:

@@ -43,7 +43,7 @@ class Logged:
     step: Integers
     """Step; `NO_STEP` for a row without a step."""
     time: Floats
-    """Seconds since 1970; NaN where it is unknown."""
+    """Seconds since 1970; NaN if unknown."""
     value: Floats
 
 

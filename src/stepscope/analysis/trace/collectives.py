@@ -109,7 +109,7 @@ def _groups(trace: Trace, row: Integers) -> list[str]:
 
 
 def _between(trace: Trace, role: NDArray[np.int8], row: Integers) -> Integers:
-    """Return what the rank did between the end of the collective before (or the trace's first event) and each start."""
+    """Return what the rank did from the end of the previous collective (or the first event) to each start."""
     low = np.r_[trace.start[:1], np.maximum.accumulate(trace.end[row])][: len(row)]
     high = np.maximum(trace.start[row], low)
     computes = role == COMPUTE if trace.on_device.any() else trace.kind == OPERATOR
@@ -217,7 +217,7 @@ class _Fit:
 
     @classmethod
     def of(cls, reference: Integers, ends: Integers, ahead: int) -> _Fit:
-        """Pair each end with the nearest of the reference, as far as it is near enough, and each of those once."""
+        """Pair each end with the nearest one of the reference that is near enough; each of those is used once."""
         near = _nearest(reference, ends - ahead)
         off = np.abs(ends - ahead - reference[near])
         apart = float(np.median(np.diff(reference))) if len(reference) > 1 else np.inf
@@ -280,7 +280,7 @@ def _reached(end: Floats) -> Floats:
 
 
 def medians(values: Floats, axis: int) -> Floats:
-    """Return the medians of the finite values; NaN where there is none."""
+    """Return the medians of the finite values; NaN if there is none."""
     finite = np.isfinite(values)
     lifted = np.sort(np.where(finite, values, np.inf), axis=axis)
     count = finite.sum(axis=axis)

@@ -187,15 +187,14 @@ def _findings(facts: dict[str, Any]) -> list[Finding]:
     percent, worth = facts["difference_percent"], WORTH_RATIO * facts["before_us"]
     same_way = [part for part in facts["parts"] if part["difference_us"] * facts["difference_us"] > 0]
     main = [part for part in same_way if abs(part["difference_us"]) >= worth][:3]
-    why = "; ".join(f"{_words(part)} {part['difference_us'] / 1000:+.2f} ms" for part in main)
+    kinds = {IDLE: "device idle during"}
+    why = "; ".join(
+        f"{kinds.get(part['kind'], part['kind'])} {short_name(part['name'], 60)} {part['difference_us'] / 1000:+.2f} ms"
+        for part in main
+    )
     same = abs(percent) <= 100 * SAME_RATIO
     text = f"a {facts['per']} takes {'about as long as before: ' if same else ''}{facts['after_us'] / 1000:.1f} ms "
     text += f"{'against' if same else 'instead of'} {facts['before_us'] / 1000:.1f} ms ({format_change(percent / 100)})"
     text += f": {why}" if why else ""
     severity = WARNING if percent > 100 * SAME_RATIO else INFO
     return [Finding("trace_difference", text, severity, "", {"difference_us": facts["difference_us"], "parts": main})]
-
-
-def _words(part: dict[str, Any]) -> str:
-    name = short_name(part["name"], 60)
-    return f"device idle during {name}" if part["kind"] == IDLE else f"{part['kind']} {name}"

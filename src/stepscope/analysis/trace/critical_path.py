@@ -62,12 +62,13 @@ def critical_path(trace: Trace, window: TraceWindow, links: Links) -> dict[str, 
     if moments.last == NONE or part.length <= 0:
         return None
     path, chains = walk(moments, part), Chains.of(moments)
+    on_host = int((path.end - path.start)[np.isin(path.kind, HOST)].sum())
     return {
         "of": label,
         "start_us": (part.start + trace.origin) / 1000,
         "length_us": part.length / 1000,
         "kinds": [_cost(time, part) | {"kind": PATH_KINDS[kind]} for (kind,), time, _ in path.sums("kind")],
-        "host": _host(chains, path, part),
+        "host": _cost(on_host, part) | {"gain_percent": _gain(chains, np.isin(moments.edges.kind, HOST), part)},
         "parts": _parts(trace, chains, path, part),
         "outer": _outer(trace, chains, path, part),
     }
@@ -155,12 +156,6 @@ def walk(moments: Graph, window: TraceWindow) -> CriticalPath:
 
 def _cost(time: int, part: TraceWindow) -> dict[str, Any]:
     return {"total_us": time / 1000, "percent": 100 * time / part.length}
-
-
-def _host(chains: Chains, path: CriticalPath, part: TraceWindow) -> dict[str, Any]:
-    """Return how much of the path is on the host, and what a host that takes no time would save."""
-    time = int((path.end - path.start)[np.isin(path.kind, HOST)].sum())
-    return _cost(time, part) | {"gain_percent": _gain(chains, np.isin(chains.moments.edges.kind, HOST), part)}
 
 
 def _parts(trace: Trace, chains: Chains, path: CriticalPath, part: TraceWindow) -> list[dict[str, Any]]:

@@ -101,7 +101,7 @@ class _Host:
     row: Integers
     """What the thread does from then on: a row of the trace; `NONE` for nothing."""
     top: Integers
-    """The outermost event around that, likewise."""
+    """The outermost event around it: a row of the trace, or `NONE`."""
     ends: Mask
     """Whether the thread's last piece ends here."""
 

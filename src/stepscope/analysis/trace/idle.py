@@ -88,7 +88,7 @@ WAITING = re.compile(
 """Calls in which the host waits for the device."""
 
 SPECIAL = ((COMPILE, COMPILING), (DATA, LOADING), (PEER, PEERING), (ALLOCATOR, ALLOCATING))
-"""Causes that a name tells, in order of precedence."""
+"""Causes that are recognised by a name, in order of precedence."""
 
 BUCKETS_US = (1, 5, 10, 50, 100, 500, 1000)
 """Edges of the histogram of kernel sizes, in µs."""
@@ -153,7 +153,7 @@ def launching(trace: Trace, links: Links) -> NDArray[Any]:
 
 
 def launched(trace: Trace, links: Links, idle: Intervals) -> Integers:
-    """Return for each gap when the host began to launch what ended it; the end of the gap where it is unknown."""
+    """Return for each gap when the host began to launch the work that ended it; the end of the gap if unknown."""
     order = np.argsort(trace.start[links.device], kind="stable")
     first = np.searchsorted(trace.start[links.device][order], idle.end)
     known = first < len(order)
@@ -207,7 +207,7 @@ def waiting_sites(trace: Trace, window: TraceWindow, links: Links) -> list[dict[
 
 
 def _idle_after(trace: Trace, rows: NDArray[Any], idle: Intervals) -> Integers:
-    """Return the length of the gap that begins during each of some waits; 0 where none does."""
+    """Return the length of the gap that begins during each wait; 0 if none does."""
     place = np.searchsorted(idle.start, trace.start[rows], side="left")
     inside = place < len(idle.start)
     inside[inside] = idle.start[place[inside]] <= trace.end[rows][inside]

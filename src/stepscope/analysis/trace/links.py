@@ -1,4 +1,4 @@
-"""Who started what: host events in one another, and device events with the call and the operator that launched them."""
+"""What launched what: nested host events, and device events with the call and the operator that launched them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Links:
-    """Host and device events of a trace, joined. Places count within `host`, `NONE` where there is nothing to join."""
+    """Host and device events of a trace, joined. Places count within `host`; `NONE` if there is nothing to join."""
 
     host: AnyIntegers
     """Rows of operators, annotations and runtime calls, in the order of the trace."""
@@ -34,7 +34,7 @@ class Links:
 
 
 def link(trace: Trace) -> Links:
-    """Join host and device: by correlation, and where no call has it by the external id of the operator."""
+    """Join host and device events by correlation or, if no call has it, by the external id of the operator."""
     host = np.flatnonzero((trace.kind == OPERATOR) | (trace.kind == ANNOTATION) | (trace.kind == RUNTIME))
     host = host.astype(np.int32)
     device = np.flatnonzero(trace.on_device).astype(np.int32)

@@ -25,13 +25,16 @@ def operator_table(trace: Trace, window: TraceWindow, links: Links) -> list[dict
     """Return one row per operator or annotation that began in the window, most device time first.
 
     `total_us` and `self_us` are host time with and without the operators inside; an operator inside one of the same
-    name counts once in the total. `device_us` and `device_total_us` likewise for what was launched. `gain_percent`
-    is the share of the window in which only its own kernels ran; without a device, its own host time.
+    name counts once in the total. `device_total_us` and `device_us` are the device time of what they launched.
+    `gain_percent` is the share of the window in which only its own kernels ran; without a device, its own host time.
     """
     place = _operators(trace, window, links)
-    rows, device = links.host[place], _own_device_time(trace, window, links)[place]
-    if not len(rows):
+    if not len(place):
         return []
+    start, end = (np.clip(column[links.device], window.start, window.end) for column in (trace.start, trace.end))
+    launched, spent = links.operator != NONE, np.zeros(len(links.host), dtype=np.int64)
+    np.add.at(spent, links.operator[launched], (end - start)[launched])
+    rows, device = links.host[place], spent[place]
     parent = parents(trace.lane[rows], trace.start[rows], trace.end[rows])
     names, code = np.unique(trace.name[rows], return_inverse=True)
     once = outermost(code, parent)
@@ -44,7 +47,11 @@ def operator_table(trace: Trace, window: TraceWindow, links: Links) -> list[dict
         "device_total_us": below * once,
     }
     sums = {key: np.bincount(code, weights=time) for key, time in times.items()}
-    gain = _gains(trace, window, links, place, code) if len(links.device) else sums["self_us"]
+    gain = sums["self_us"]
+    if len(links.device):
+        code_of = np.full(len(links.host) + 1, len(names), dtype=np.int64)
+        code_of[place] = code
+        gain = alone(start, end, code_of[links.operator], len(names) + 1)
     shapes = _shapes(trace, rows, code, device if len(links.device) else own)
     return [
         {
@@ -72,25 +79,6 @@ def _operators(trace: Trace, window: TraceWindow, links: Links) -> Integers:
             wanted[above] = True
             above = links.parent[above]
     return np.flatnonzero(wanted & (trace.kind[host] != RUNTIME) & ~named_like(trace, STEP)[host])
-
-
-def _own_device_time(trace: Trace, window: TraceWindow, links: Links) -> Integers:
-    """Return for each host event the device time in the window of what it launched itself."""
-    time = np.zeros(len(links.host), dtype=np.int64)
-    known = links.operator != NONE
-    rows = links.device[known]
-    start, end = (np.clip(column[rows], window.start, window.end) for column in (trace.start, trace.end))
-    np.add.at(time, links.operator[known], end - start)
-    return time
-
-
-def _gains(trace: Trace, window: TraceWindow, links: Links, place: Integers, code: Integers) -> Integers:
-    """Return for each operator (by code) the time in which only its own kernels ran."""
-    groups = int(code.max(initial=-1)) + 1
-    code_of = np.full(len(links.host) + 1, groups, dtype=np.int64)
-    code_of[place] = code
-    start, end = (np.clip(column[links.device], window.start, window.end) for column in (trace.start, trace.end))
-    return alone(start, end, code_of[links.operator], groups + 1)[:groups]
 
 
 def _shapes(trace: Trace, rows: Integers, code: Integers, cost: Integers) -> dict[int, list[dict[str, Any]]]:

@@ -75,7 +75,8 @@ def roles(trace: Trace, links: Links | None = None) -> Roles:
     doubtful = kernel & ~talks
     doubtful &= ~named_like(trace, COMPUTING, doubtful)
     if doubtful.any():
-        talks |= doubtful & (_called(trace, link(trace) if links is None else links) | _labelled(trace))
+        labelled = np.array([COMMUNICATION_LANE.search(lane.thread) is not None for lane in trace.lanes], bool)
+        talks |= doubtful & (_called(trace, link(trace) if links is None else links) | labelled[trace.lane])
         talks |= doubtful & _alongside(trace, kernel, talks)
     found[talks] = COMMUNICATION
     return found
@@ -83,19 +84,12 @@ def roles(trace: Trace, links: Links | None = None) -> Roles:
 
 def _called(trace: Trace, links: Links) -> Mask:
     """Return which device events a collective call of the host launched directly."""
-    called = np.zeros(len(trace), bool)
+    called, is_caller = np.zeros(len(trace), bool), np.zeros(len(trace), bool)
     known = links.operator >= 0
-    caller = np.zeros(len(trace), bool)
-    caller[links.host[links.operator[known]]] = True
-    collective = named_like(trace, COLLECTIVE_CALL, caller)
-    called[links.device[known]] = collective[links.host[links.operator[known]]]
+    caller = links.host[links.operator[known]]
+    is_caller[caller] = True
+    called[links.device[known]] = named_like(trace, COLLECTIVE_CALL, is_caller)[caller]
     return called
-
-
-def _labelled(trace: Trace) -> Mask:
-    """Return which events are on a lane that the trace itself calls one of communication."""
-    table = np.array([COMMUNICATION_LANE.search(lane.thread) is not None for lane in trace.lanes], bool)
-    return np.asarray(table[trace.lane], bool)
 
 
 def _alongside(trace: Trace, kernel: Mask, talks: Mask) -> Mask:

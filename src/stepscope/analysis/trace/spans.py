@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 NONE = -1
-"""The parent of a span that lies in no other; the event of a moment in which a thread does nothing."""
+"""The parent of a span that no other encloses; the event of a thread that does nothing."""
 BLOCK = 2**17
 """Spans that are processed together: these take some 20 MB."""
 
@@ -85,7 +85,7 @@ def depths(parent: AnyIntegers) -> AnyIntegers:
 
 
 def roots(parent: AnyIntegers) -> AnyIntegers:
-    """Return the outermost span around each: itself if it lies in no other."""
+    """Return the outermost span around each: itself if no other encloses it."""
     root = np.arange(len(parent), dtype=np.int64)
     while (inside := parent[root] != NONE).any():
         root[inside] = parent[root[inside]]

@@ -1,4 +1,4 @@
-"""Everything that one rank's trace tells, as plain values: what `stepscope trace` prints and the page shows."""
+"""Everything that one rank's trace shows, as plain values: what `stepscope trace` prints and the page draws."""
 
 from __future__ import annotations
 

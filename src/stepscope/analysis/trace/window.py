@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from stepscope.core.trace import ANNOTATION, RANGE, Sparse
-from stepscope.core.trace import Trace as Trace  # noqa: PLC0414 - analyses take it from here
 
 if TYPE_CHECKING:
     from stepscope.core.arrays import Integers, Mask
+    from stepscope.core.trace import Trace
 
 
 GPU, STEPS, HOST, GIVEN = "gpu_events", "profiler_steps", "host_events", "given"

@@ -56,10 +56,8 @@ class SummaryEvent(NamedTuple):
     """Tags of values that are not numbers: images, histograms, texts."""
 
 
-@lru_cache(maxsize=4096)
-def _length_crc(length: bytes) -> int:
-    """Return the checksum of a length; most records of a file share a few lengths."""
-    return masked_crc(length)
+_length_crc = lru_cache(maxsize=4096)(masked_crc)
+"""Checksum of a length; most records of a file share a few lengths."""
 
 
 def recognises(head: FileHead) -> bool:

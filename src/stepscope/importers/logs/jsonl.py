@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepscope.importers.source import FileHead
 
 LINES_LOOKED_AT = 20
-"""Number of first lines of which one must hold a number: a program's log in JSON is not a training record."""
+"""One of so many first lines must hold a number: a program's log in JSON is not a training record."""
 
 
 def recognises(head: FileHead) -> bool:

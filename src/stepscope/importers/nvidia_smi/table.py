@@ -60,7 +60,7 @@ def _add_without_header(path: str, run: RunBuilder) -> None:
     sample = list(islice(texts, SAMPLE_ROWS))
     columns = inferred([_cells(line) for line in sample])
     if columns is None:
-        raise unreadable(path, "neither a header nor units tell its columns", "write it with --format=csv")
+        raise unreadable(path, "neither a header nor units show its columns", "write it with --format=csv")
     run.note("it has no header: columns are inferred from their units, order and values")
     run.facts["columns"] = [column.query for column in columns]
     _add_rows(run, columns, chain(sample, texts))

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import ABSENT, Lane, Memory, Sparse, Trace
-from stepscope.importers.traces.columns import Builder, whole
+from stepscope.importers.traces.columns import TraceBuilder, whole
 from stepscope.importers.traces.events import Text, batches
 from stepscope.importers.traces.text import BadTrace, TraceLimits, TraceSource, pieces, sources
 
@@ -60,7 +60,7 @@ def read_traces(
 
 def _read(source: TraceSource, limits: TraceLimits, progress: Progress | None) -> Trace:
     facts: dict[str, Any] = {}
-    builder = Builder(limits)
+    builder = TraceBuilder(limits)
     for batch in batches(Text(pieces(source, limits, progress), limits.value_bytes), facts):
         builder.add(batch)
     if "rows" in facts:
@@ -71,7 +71,7 @@ def _read(source: TraceSource, limits: TraceLimits, progress: Progress | None) -
     return _trace(source.name, builder, facts)
 
 
-def _trace(file: str, builder: Builder, facts: dict[str, Any]) -> Trace:
+def _trace(file: str, builder: TraceBuilder, facts: dict[str, Any]) -> Trace:
     """Assemble the columns, ordered by start, outer events before inner ones."""
     lanes = builder.lane_list()
     names = ["" if name is None else str(name)[:2000] for name in builder.names]
@@ -140,7 +140,7 @@ def _rank(info: dict[str, Any], facts: dict[str, Any], file: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _notes(builder: Builder) -> tuple[str, ...]:
+def _notes(builder: TraceBuilder) -> tuple[str, ...]:
     """Describe what was left out."""
     unended = builder.unpaired + sum(map(len, builder.open.values()))
     longest = max(builder.shortest.values(), default=0)

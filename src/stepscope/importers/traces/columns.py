@@ -57,7 +57,7 @@ class Codes(dict[Any, int]):
         return code
 
 
-class Builder:
+class TraceBuilder:
     """Collects events as columns, within the limits."""
 
     def __init__(self, limits: TraceLimits) -> None:
@@ -357,6 +357,4 @@ def _joined(begin: TraceEvent, end: TraceEvent) -> TraceEvent:
     """Return one whole event from its start and its end."""
     first, last = _decimal(begin.ts), _decimal(end.ts)
     length = None if first is None or last is None else str(max(Decimal(0), last - first))
-    return TraceEvent(
-        ph="X", cat=begin.cat, name=begin.name, pid=begin.pid, tid=begin.tid, ts=begin.ts, dur=length, args=begin.args
-    )
+    return msgspec.structs.replace(begin, ph="X", dur=length)

@@ -226,7 +226,7 @@ def _members(text: Text, facts: dict[str, Any]) -> Iterator[list[TraceEvent]]:
 
 
 def _array(text: Text, *, may_stay_open: bool = False) -> Iterator[list[TraceEvent]]:
-    """Yield the events of an array, and consume its end, which a trace that is one array may lack."""
+    """Yield the events of an array and consume its end, which may be missing if the trace is a bare array."""
     text.take(b"[")
     while text.peek() != b"]":
         text.exact = text.exact or LONG_TIME.search(text.data, text.at, text.at + 8192) is not None
@@ -284,14 +284,10 @@ def event_of(value: Any) -> TraceEvent:
     fields = {name: _scalar(value.get(name)) for name in ("cat", "name", "pid", "tid", "ts", "dur")}
     given = value.get("args")
     given = given if isinstance(given, dict) else {}
-    args = Args(**{field: _argument(field, given[key]) for field, key in ARGUMENTS.items() if key in given})
+    known = {field: given[key] for field, key in ARGUMENTS.items() if key in given}
+    lists = {field: msgspec.Raw(json.dumps(known[field]).encode()) for field in LISTS if field in known}
+    args = Args(**{field: _scalar(value) for field, value in known.items()} | lists)
     return TraceEvent(ph=str(value.get("ph", "")), args=args, **fields)
-
-
-def _argument(field: str, value: Any) -> Any:
-    if field in LISTS:
-        return msgspec.Raw(json.dumps(value).encode())
-    return _scalar(value)
 
 
 def _scalar(value: Any) -> Scalar:
