@@ -18,13 +18,20 @@ MOST = 3
 
 
 def guarded(method: Method) -> Method:
-    """Return a method that reports an exception once, through the object's `notices`, and never raises."""
+    """Return a method that reports each type of exception once, through the object's `notices`, and never raises.
+
+    It runs in the training thread: unless an exception occurs, it only calls the method.
+    """
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        where = f"{type(self).__name__}.{method.__name__}"
-        with self.notices.shield(where, f"go on in {where}"):
+        try:
             return method(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - whatever fails in a hook is reported, and the training goes on
+            where = f"{type(self).__name__}.{method.__name__}"
+            message = f"cannot go on in {where}: {in_words(error, 300)}; the training goes on"
+            self.notices.say(f"{where} {type(error).__name__}", message)
+            return None
 
     return cast("Method", call)
 

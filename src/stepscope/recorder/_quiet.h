@@ -1,6 +1,6 @@
 /* The hooks of torch that are called in steps which nobody measures: most steps of a long training.
 
-   Each is the twin of a function in Python (in integrations/torch/data.py and torch_optimizers.py) on the very same
+   Each is the twin of a function in Python (in data.py and optimizers.py of integrations/torch) on the very same
    objects, and passes to it whatever is not plain. */
 
 enum { ORIGINAL, TWIN, TIMELINE, KEEPER, STEPS, LOADERS, TENSOR, ENABLED, PARTS };
