@@ -12,11 +12,16 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - only where torch is
 
-from stepscope.integrations.numerics.gradient_norm import grad_norm, gradients_of, norms_of, total_of  # noqa: E402
+from stepscope.integrations.numerics.gradient_norm import gradients_of, norms_of, total_of  # noqa: E402
 from stepscope.integrations.numerics.gradients import Gradients  # noqa: E402
 from stepscope.integrations.numerics.readback import Readback  # noqa: E402
 from tests.fakes import Clock, FakeRun  # noqa: E402
 from tests.integrations.stand_ins import Events, Gpu  # noqa: E402
+
+
+def grad_norm(parameters):
+    """Return the norm of these parameters' gradients, by the functions under test."""
+    return total_of(norms_of(gradients_of(parameters).tensors)[0])
 
 
 def network():
@@ -171,10 +176,10 @@ def test_cleared_gradients(loop, to_none):
     assert all(event["cause"] and event["remedy"] for event in loop.run.events)
 
 
-def test_norm_function_knows_absence():
-    """The norm of a model without gradients is None."""
+def test_absent_gradients_are_left_out():
+    """A model without gradients has none, rather than zeros."""
     model = network()
-    assert grad_norm(model.parameters()) is None
+    assert gradients_of(model.parameters()).tensors == []
     model(torch.ones(1, 4)).sum().backward()
     assert float(grad_norm(model.parameters())) > 0
 
@@ -366,7 +371,6 @@ def test_shards(ranks, replicated, whole):
     found = gradients_of([parameter])
     assert found.whole is whole
     assert float(total_of(norms_of(found.tensors)[0])) == 2.0
-    assert (grad_norm([parameter]) is not None) is whole
 
 
 def test_local_norm_is_named_so(monkeypatch):

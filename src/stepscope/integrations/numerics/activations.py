@@ -1,8 +1,8 @@
-"""Statistics of the outputs of named modules, every N steps: activations, and attention where it is visible.
+"""Statistics of the outputs of named modules, every N steps: activations, and attention if its weights can be seen.
 
 Hooks are registered for the measured step only; all other steps run unchanged. Values stay on the device until the
-recorder reads them, without a wait. If a module is called several times in a step (accumulation, recomputation), the
-first call counts.
+recorder reads them without waiting. If a module is called several times in a step (accumulation, recomputation), only
+the first call counts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from stepscope.core.parameters import plain_name
 from stepscope.integrations.numerics.attention import AttentionView, attention_row, weights_in
 from stepscope.integrations.numerics.cadence import Cadence
+from stepscope.integrations.numerics.gradient_norm import sampled
 from stepscope.integrations.numerics.models import Models
 from stepscope.integrations.torch.timeline import compiling
 from stepscope.integrations.walls import Failures
@@ -59,7 +60,7 @@ class Activations:
         self._calls: set[str] = set()
         self._views: dict[str, AttentionView] = {}
         self._spent = 0.0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.failures = Failures(run, "activations")
 
     @property
@@ -79,54 +80,54 @@ class Activations:
         """Record the step if it was measured; `step` is its index, None for the current one."""
         if self.failures.over or not self._parts:
             return
-        with self.failures.undoing(self._remove):
+        with self.failures.undoing(self.close):
             measured = self.measuring
-            self._remove()
+            self.close()
             if measured:
                 self._record(step)
             self._cadence.step()
 
     def step_begin(self) -> None:
-        """Register hooks if the starting step is to be measured."""
+        """Register hooks if the step that starts is to be measured."""
         if self.failures.over or not self._parts or self.measuring:
             return
-        with self.failures.undoing(self._remove):
+        with self.failures.undoing(self.close):
             if self._run.recording and self._cadence.due():
                 self._register()
 
     def close(self) -> None:
         """Remove the hooks."""
-        self._remove()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        for view in self._views.values():
+            view.leave()
 
     def _register(self) -> None:
-        """Register hooks on the modules, except on a compiled model, which they would recompile."""
+        """Register hooks on the modules, except those of a compiled model, which would be compiled again."""
         for model in self._models:
             if any(is_compiled(part) for part in model.modules()):
-                self._tell("compiled", "the model is compiled, and hooks would recompile it", "run it uncompiled")
+                self._report("compiled", "the model is compiled, and hooks would recompile it", "run it uncompiled")
                 continue
             named = [(plain_name(name), part) for name, part in model.named_modules() if name]
             chosen = [(name, part) for name, part in named if any(word in name for word in self._parts)]
             if not chosen:
-                self._tell("modules", f"no module is called {', '.join(self._parts)}", "see model.named_modules()")
+                self._report("modules", f"no module is called {', '.join(self._parts)}", "see model.named_modules()")
             for name, part in chosen[:MOST_MODULES]:
                 self._hook(name, part)
 
     def _hook(self, name: str, part: Any) -> None:
         if "attention" in type(part).__name__.lower() or "attn" in type(part).__name__.lower():
             view = self._views[name] = AttentionView(self.failures)
-            self._handles.append(part.register_forward_pre_hook(lambda *_: self._enter(view)))
+            self._handles.append(part.register_forward_pre_hook(lambda *_: None if compiling() else view.enter()))
             self._handles.append(part.register_forward_hook(lambda *_: view.leave(), always_call=True))
 
         def hook(module: Any, inputs: Any, output: Any) -> None:  # noqa: ARG001 - torch's signature
-            self._look(name, module, output)
+            self._measure(name, module, output)
 
         self._handles.append(part.register_forward_hook(hook))
 
-    def _enter(self, view: AttentionView) -> None:
-        if not compiling():
-            view.enter()
-
-    def _look(self, name: str, module: Any, output: Any) -> None:
+    def _measure(self, name: str, module: Any, output: Any) -> None:
         """Compute the statistics of one output."""
         if compiling() or name in self._calls:
             return
@@ -148,7 +149,7 @@ class Activations:
             self._spent += view.seconds
             if name in self._calls and f"attention_entropy/{name}" not in self._row:
                 cause = f"{name} neither gives its weights nor calls scaled_dot_product_attention"
-                self._tell(f"attention {name}", cause, 'ask for the weights: need_weights=True, or "eager" attention')
+                self._report(f"attention {name}", cause, 'ask for the weights: need_weights=True, or "eager" attention')
         if self._row:
             self._run.log(self._row, step=step)
         self._cadence.stop(self._cadence.start(), self._spent)
@@ -156,16 +157,9 @@ class Activations:
         self._calls.clear()
         self._views.clear()
 
-    def _remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        for view in self._views.values():
-            view.leave()
-
-    def _tell(self, key: str, cause: str, remedy: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
+    def _report(self, key: str, cause: str, remedy: str) -> None:
+        if key not in self._reported:
+            self._reported.add(key)
             self._run.own_event("activations_unavailable", cause=cause, remedy=remedy)
 
 
@@ -185,14 +179,9 @@ def first_tensor(output: Any) -> Any:
 def activation_row(name: str, kind: str, tensor: Any) -> dict[str, Any]:
     """Return mean, standard deviation (population), share of zeros and, for bounded functions, of saturated values.
 
-    Args:
-        name: of the module.
-        kind: its class.
-        tensor: its output; of a DTensor, the local part.
+    `kind` is the class of the module, `tensor` its output; of a DTensor the local part is used.
     """
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    stride = -(-local.numel() // MOST_ELEMENTS)
-    values = (local[::stride] if stride > 1 and local.dim() else local).float()
+    values = sampled(tensor.to_local() if hasattr(tensor, "to_local") else tensor, MOST_ELEMENTS).float()
     variance, mean = torch.var_mean(values, correction=0)
     row = {
         f"activation_mean/{name}": mean,

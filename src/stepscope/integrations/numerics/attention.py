@@ -1,4 +1,4 @@
-"""Entropy and maximum of attention, from weights that a module returns or from the queries and keys that it uses."""
+"""Entropy and maximum of attention, from the weights that a module returns or the queries and keys that it uses."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 MOST_QUERIES = 64
 """Queries sampled per head, evenly spaced."""
 MOST_SAMPLES = 4
-"""Samples of a batch that are used."""
+"""Samples used of a batch."""
 
 
 def attention_row(name: str, weights: Any) -> dict[str, Any]:
     """Return the mean entropy of the attention in nats, and the mean over queries of the largest weight.
 
-    `weights` has the keys in its last dimension, where they sum to 1. An entropy near 0 is attention to one key; that
-    of even attention is the logarithm of the number of keys.
+    The last dimension of `weights` are the keys, which sum to 1. An entropy near 0 means attention to a single key;
+    uniform attention has the logarithm of the number of keys.
     """
     values = weights.detach().float()
     entropy = torch.special.entr(values).sum(-1)
@@ -29,14 +29,14 @@ def attention_row(name: str, weights: Any) -> dict[str, Any]:
 
 
 def weights_in(kind: str, output: Any) -> Any:
-    """Return the attention weights in what a module of class `kind` put out; None if they are not there."""
+    """Return the attention weights in the output of a module of class `kind`; None if it has none."""
     if "softmax" in kind.lower():
         return output if isinstance(output, torch.Tensor) and output.is_floating_point() else None
     if not isinstance(output, tuple) or "att" not in kind.lower():
         return None
     first, *rest = output
     fit = [each for each in rest if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dim() >= 2]
-    # Weights are (… queries, keys): as many queries as the output has places.
+    # Weights are (… queries, keys), with as many queries as the output has positions.
     lengths = set(getattr(first, "shape", ())[:-1])
     return next((each for each in fit if each.shape[-2] in lengths and each.shape != first.shape), None)
 
@@ -45,16 +45,15 @@ class AttentionView(TorchFunctionMode):  # type: ignore[misc]
     """Compute the weights of the first attention call inside a module, for a sample of its queries."""
 
     def __init__(self, failures: Failures) -> None:
-        """Begin outside; `failures` counts what goes wrong."""
         super().__init__()
         self._failures = failures
         self._inside = self._seen = False
         self._weights: Any = None
         self.seconds = 0.0
-        """Host time that this has cost."""
+        """Host time spent here."""
 
     def enter(self) -> None:
-        """Watch the calls from now on. May be called again."""
+        """Start to watch calls. May be called again."""
         if not self._inside and not self._seen:
             self._inside = True
             self.__enter__()
@@ -66,11 +65,11 @@ class AttentionView(TorchFunctionMode):  # type: ignore[misc]
             self.__exit__(None, None, None)
 
     def row(self, name: str) -> dict[str, Any]:
-        """Return the statistics of the weights, if there were any."""
+        """Return the statistics of the weights; empty if none were seen."""
         return {} if self._weights is None else attention_row(name, self._weights)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let every call through; compute the weights from the arguments of the first attention call."""
+        """Run every call unchanged, and compute the weights from the arguments of the first attention call."""
         words = kwargs or {}
         if not self._seen and function in WEIGHTS_OF:
             start = time.perf_counter()
@@ -92,7 +91,7 @@ def weights_of(
     scale: float | None = None,
     enable_gqa: bool = False,  # noqa: FBT001, FBT002
 ) -> Any:
-    """Return the weights of scaled_dot_product_attention for a sample of queries; None where shapes do not allow it."""
+    """Return the weights of scaled_dot_product_attention for a sample of queries; None for unsupported shapes."""
     if query.dim() < 3 or getattr(query, "is_nested", False):
         return None
     rows = torch.arange(0, query.shape[-2], -(-query.shape[-2] // MOST_QUERIES), device=query.device)
@@ -112,7 +111,7 @@ def weights_of(
 
 
 def _multihead_weights(*args: Any, **words: Any) -> Any:
-    """Return the weights of torch's own attention function, which can give them; no random number is drawn."""
+    """Return the weights of torch's multi-head attention, which can return them; no random number is drawn."""
     if "need_weights" not in words:
         return None
     asked = {"need_weights": True, "average_attn_weights": False, "training": False}

@@ -1,4 +1,4 @@
-"""Decide how often to measure, so that the cost stays within a share of the training's time."""
+"""Choose how often to measure, so that the cost stays within a share of the training's time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 CHEAP_SECONDS = 0.005
 """A first measurement with a higher expected cost waits until the duration of a step is known."""
 OPENING_SECONDS = 0.01
-"""Seconds that measurements may cost in total, beyond a budget above 0, so that even a run of a second is judged."""
+"""Total cost allowed in addition to a budget above 0, so that a run of one second gets measurements too."""
 LONGEST = 100_000
-"""Steps between two measurements at most, whatever they cost."""
+"""Maximum steps between two measurements, whatever they cost."""
 
 
 class Cadence:
@@ -23,7 +23,7 @@ class Cadence:
     def __init__(
         self, every: int = 10, budget: float | None = 0.003, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Measure every `every` steps at most, at `budget` of the time at most (None: no limit); clock in seconds."""
+        """Allow `budget` of the training's time (None: no limit); `clock` returns seconds."""
         self._every, self._budget, self._clock = max(1, int(every)), budget, clock
         self._since, self._taken = self._every, 0
         self._cost = self._expected = self._step = self._spent = 0.0
@@ -31,7 +31,7 @@ class Cadence:
 
     @property
     def interval(self) -> int:
-        """Return the steps between two measurements, as the costs are now."""
+        """Return the current number of steps between two measurements."""
         cost = self._cost or self._expected
         if self._budget is None or not self._step or not cost:
             return self._every
@@ -43,11 +43,11 @@ class Cadence:
 
     @property
     def is_priced(self) -> bool:
-        """Return whether the cost of a measurement is known or expected."""
+        """Return whether the cost of a measurement is known or estimated."""
         return self._cost > 0 or self._expected > 0
 
     def due(self, expected: float = 0.0) -> bool:
-        """Return whether this step is to be measured; `expected` seconds stand for the cost until one is known."""
+        """Return whether to measure this step; `expected` is the estimated cost in seconds until one is known."""
         if expected:
             self._expected = expected
         if self._budget and not self._cost and not self._step and self._expected > CHEAP_SECONDS:
@@ -59,20 +59,20 @@ class Cadence:
         return self._clock()
 
     def stop(self, start: float, more: float = 0.0) -> None:
-        """End a measurement; `more` seconds are its cost elsewhere, such as on a device."""
+        """End a measurement; `more` is its further cost in seconds, such as on a device."""
         cost = self._clock() - start + more
         self._spent += cost
-        # The first one warms things up: a cheaper second one replaces it. From then on each counts by a part.
+        # The first measurement includes warm-up: a cheaper second one replaces it. Later ones are averaged.
         replaces = not self._taken or (self._taken == 1 and cost < self._cost)
         self._cost = cost if replaces else 0.8 * self._cost + 0.2 * cost
         self._taken, self._since = self._taken + 1, 0
 
     def step(self, count: int = 1) -> None:
-        """Count a step that has ended, or several since the last call."""
+        """Count the steps that have ended since the last call."""
         now, self._since = self._clock(), self._since + count
         if self._mark is not None:
             took = max(0.0, now - self._mark) / max(1, count)
-            kept = 0.9**count  # many skipped steps outweigh the one that was measured
-            # An evaluation or a checkpoint in between makes no long step of the following ones.
+            kept = 0.9**count  # many skipped steps outweigh the measured one
+            # An evaluation or a checkpoint in between must not make the average step long.
             self._step = kept * self._step + (1 - kept) * min(took, 4 * self._step) if self._step else took
         self._mark = now

@@ -1,4 +1,4 @@
-"""Model FLOPs utilization (MFU): the operations of a step, counted once, over its time and the device's peak."""
+"""Model FLOPs utilization (MFU): the operations of a step, counted once, divided by its time and the device's peak."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFINITION = (
     "counted too."
 )
 FORMULAS = getattr(flop_counter, "flop_registry", None) or getattr(flop_counter, "flop_mapping", {})
-"""The operations that torch counts; the second name is that of torch before 2.2."""
+"""The operations that torch counts; torch before 2.2 has the second name."""
 WARM_UP = 3
 """Steps before the counted one."""
 
@@ -49,23 +49,21 @@ GPUS: tuple[tuple[str, Mapping[str, float]], ...] = (
     ("MI300X", {"half": 1307.4 * T, "tf32": 653.7 * T, "float32": 163.4 * T}),
     ("MI250X", {"half": 191.5 * T, "float32": 47.9 * T}),
 )
-"""By a part of the device's name, the most specific first. MI250X: one of its two dies, which is what a process sees.
-"""
+"""Peaks by a part of the device's name, the most specific first. MI250X: one of its two dies, as a process sees it."""
 FIELDS = {"bfloat16": "half", "float16": "half", "float32": "float32"}
 PER_CYCLE = (("avx512f", 64), ("avx2", 32), ("avx", 16), ("asimd", 16))
-"""32-bit operations per core and cycle, with its widest instructions."""
+"""32-bit operations per core and cycle, by the widest instruction set."""
 
 
-class Types(TorchDispatchMode):  # type: ignore[misc]
-    """Record the type and device of the operations that count."""
+class OperationTypes(TorchDispatchMode):  # type: ignore[misc]
+    """Record the type and device of the counted operations."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         super().__init__()
         self.seen: dict[tuple[str, Any], int] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let every operation through."""
+        """Run every operation unchanged."""
         result = function(*args, **(kwargs or {}))
         if getattr(function, "overloadpacket", None) in FORMULAS:
             out = result[0] if isinstance(result, tuple) else result
@@ -76,10 +74,7 @@ class Types(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Flops:
-    """Count the operations of one step, and record the MFU of the following ones.
-
-    `step_begin` and `step_end` are called around examined steps.
-    """
+    """Count the operations of one step, and record the MFU of later ones; called around examined steps."""
 
     def __init__(
         self,
@@ -93,16 +88,16 @@ class Flops:
 
         Args:
             run: the run.
-            peak: of the device, in FLOP/s; by default that of the table.
-            flops: of one sample, if known (of one step where samples are not told); then nothing is counted.
-            clock: seconds.
-            warm_up: steps before the one that is counted.
+            peak: peak of the device in FLOP/s; by default from the table.
+            flops: FLOPs of one sample if known (of one step if samples are unknown); then nothing is counted.
+            clock: returns seconds.
+            warm_up: steps before the counted one.
         """
         self._run, self._clock = run, clock
         self.peak, self.per_unit = peak, flops
         self._steps, self._warm_up = 0, warm_up
         self._modes: tuple[Any, Any] | None = None
-        self._end: float | None = None
+        self._start: float | None = None
         self._models = Models()
         self._given = flops is not None
         self._by_sample: bool | None = None
@@ -115,33 +110,33 @@ class Flops:
         return self._modes is not None
 
     def attach(self, model: Any) -> None:
-        """Add a model: if it is compiled nothing is counted, because its operations are invisible."""
+        """Add a model. If it is compiled, its operations are invisible and nothing is counted."""
         self._models.add(model)
 
     def step_begin(self) -> None:
-        """Start a step, and count it if it is the one to count."""
+        """Start a step, and count its operations after the warm-up, once."""
         if self.failures.over or not self._run.recording:
             return
         with self.failures.undoing(self.close):
             if not self._done and self._steps >= self._warm_up:
                 self._begin()
-            self._end = self._clock()
+            self._start = self._clock()
 
     def step_end(self, samples: float | None = None, step: int | None = None) -> None:
-        """End a step; its `samples` scale the FLOPs. `step` is its index, None for the current one."""
+        """End a step with `samples`, which scale the FLOPs; `step` is its index, None for the current one."""
         if self.failures.over or not self._run.recording:
             return
         with self.failures.undoing(self.close):
             now, modes = self._clock(), self._modes
             if modes is not None:
                 self._stop(modes, samples)
-            elif self._end is not None and self.peak:
+            elif self._start is not None and self.peak:
                 flops = self._flops(samples)
-                mfu = mfu_ratio(flops, now - self._end, self.peak) if flops else None
+                mfu = mfu_ratio(flops, now - self._start, self.peak) if flops else None
                 if mfu is not None:
                     self._run.log({"mfu_ratio": mfu}, step=step)
             self._steps += 1
-            self._end = None
+            self._start = None
 
     def close(self) -> None:
         """Stop counting."""
@@ -163,9 +158,9 @@ class Flops:
             self._settle({})
             return
         if any(is_compiled(part) for model in self._models for part in model.modules()):
-            self._tell("the model is compiled: its operations cannot be seen", "give flops= and peak=")
+            self._report("the model is compiled: its operations cannot be seen", "give flops= and peak=")
             return
-        counter, types = flop_counter.FlopCounterMode(display=False), Types()
+        counter, types = flop_counter.FlopCounterMode(display=False), OperationTypes()
         counter.__enter__()
         types.__enter__()
         self._modes = counter, types
@@ -175,30 +170,30 @@ class Flops:
         self.close()
         total = counter.get_total_flops()
         if not total:
-            self._tell("no operation was counted", "give flops= and peak=")
+            self._report("no operation was counted", "give flops= and peak=")
             return
         self._by_sample = bool(samples)
         self.per_unit = total / samples if samples else float(total)
         self._settle(types.seen)
 
     def _settle(self, seen: dict[tuple[str, Any], int]) -> None:
-        """Find the peak, and record what MFU means."""
+        """Look up the peak, and record how MFU is defined."""
         dtype, device = max(seen, key=lambda key: seen[key]) if seen else ("float32", torch.device("cpu"))
         if self.peak is None and seen:
             self.peak = device_peak(dtype, device)
         if self.peak is None:
-            self._tell(f"the peak of this device for {dtype} is unknown", "give peak= in FLOP/s")
+            self._report(f"the peak of this device for {dtype} is unknown", "give peak= in FLOP/s")
             return
         self._run.own_event(
             "flops_counted", flops=self.per_unit, peak=self.peak, dtype=dtype, device=str(device), definition=DEFINITION
         )
 
-    def _tell(self, cause: str, remedy: str) -> None:
+    def _report(self, cause: str, remedy: str) -> None:
         self._run.own_event("mfu_unavailable", cause=cause, remedy=remedy)
 
 
 def mfu_ratio(flops: float, seconds: float, peak: float) -> float | None:
-    """Return the share of the peak that was used; None if no time has passed or the peak is unknown."""
+    """Return the used share of the peak; None if no time has passed or the peak is unknown."""
     return flops / (seconds * peak) if seconds > 0 and peak > 0 else None
 
 
@@ -217,29 +212,23 @@ def device_peak(dtype: str, device: Any) -> float | None:
 
 
 def gpu_peak(name: str, dtype: str = "bfloat16", *, tf32: bool = False) -> float | None:
-    """Return the peak of a GPU, in operations a second; None for one that is not in the table.
+    """Return the peak of the GPU with this driver name, in FLOP/s; None if it is not in the table.
 
-    Args:
-        name: as the driver gives it.
-        dtype: of the matrix products: bfloat16, float16 or float32.
-        tf32: whether float32 products may use TF32.
+    `dtype` is that of the matrix products; `tf32`: whether float32 products may use TF32.
     """
-    field = "tf32" if dtype == "float32" and tf32 else FIELDS.get(dtype)
-    for part, peaks in GPUS:
-        if part.lower() in name.lower():
-            return peaks.get(field) if field else None
-    return None
+    field = "tf32" if dtype == "float32" and tf32 else FIELDS.get(dtype, "")
+    peaks = next((peaks for part, peaks in GPUS if part.lower() in name.lower()), None)
+    return None if peaks is None else peaks.get(field)
 
 
-def cpu_peak(facts: str, threads: int) -> float | None:
-    """Return about the 32-bit peak of some cores, in operations a second, from the text of /proc/cpuinfo.
+def cpu_peak(cpuinfo: str, threads: int) -> float | None:
+    """Return an estimate of the 32-bit peak in FLOP/s, from the text of /proc/cpuinfo; None if unknown.
 
-    An estimate: the stated or current clock times what the widest instructions do in a cycle. None if
-    unknown.
+    It is the stated or current clock rate times the operations per cycle of the widest instructions.
     """
     fields: dict[str, str] = {}
     hertz = 0.0
-    for line in facts.splitlines():
+    for line in cpuinfo.splitlines():
         key, colon, value = (part.strip() for part in line.partition(":"))
         if colon:
             fields.setdefault(key.lower(), value)

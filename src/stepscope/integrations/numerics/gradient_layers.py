@@ -1,4 +1,4 @@
-"""Norm and statistics of the gradients of the layers that are tracked."""
+"""Norm and statistics of the gradients of single layers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 
 MOST_LAYERS = 256
 """Layers that are tracked; further ones are left out."""
-
-FIRST, FACTOR = 6, 2
-"""The update at which the first look is taken, and by how much the next one is later."""
+FIRST_LOOK = 6
+"""The first update whose layers are recorded."""
 MOST_WEIGHTS = 2000
 
 
-class Layer(NamedTuple):
+class LayerStatistics(NamedTuple):
     """The statistics of one layer's gradient."""
 
     norm: float
@@ -34,35 +33,44 @@ class Layer(NamedTuple):
     size: int
     """Elements."""
 
-    def scaled(self, factor: float) -> Layer:
+    def scaled(self, factor: float) -> LayerStatistics:
         """Return the statistics of the gradient times a factor."""
         norm, mean, std, largest = (each * factor for each in self[:4])
-        return Layer(norm, mean, std, largest, self.zero, self.size)
+        return LayerStatistics(norm, mean, std, largest, self.zero, self.size)
 
     def row(self, metric: str, name: str) -> dict[str, float]:
-        """Return the values to record; `metric` is what norms are called."""
-        return {
-            f"{metric}/{name}": self.norm,
-            f"grad_mean/{name}": self.mean,
-            f"grad_std/{name}": self.std,
-            f"grad_max/{name}": self.largest,
-            f"grad_zero_ratio/{name}": self.zero,
-        }
+        """Return the values to record; `metric` is the name of norms."""
+        metrics = (metric, "grad_mean", "grad_std", "grad_max", "grad_zero_ratio")
+        return {f"{each}/{name}": value for each, value in zip(metrics, self[:5], strict=True)}
 
 
-class Tracked(NamedTuple):
-    """Which tensors belong to which layer."""
+class TrackedLayers(NamedTuple):
+    """Which of the measured tensors belong to which layer."""
 
     layers: dict[str, list[int]]
-    """Places of the tensors in what was measured, by layer."""
+    """Indices of each layer's tensors."""
     sizes: list[int]
     """Elements of each tensor."""
     missing: list[str]
-    """Layers that have no gradient at all."""
+    """Layers without any gradient."""
+
+    def layer_statistics(self, layer: str, values: Sequence[float]) -> LayerStatistics:
+        """Return the statistics of a layer from the `values` that the function `statistics` computed."""
+        places, width = self.layers[layer], len(self.sizes)
+        columns = [[values[kind * width + at] for at in places] for kind in range(5)]
+        norms, sums, lowest, highest, nonzero = columns
+        size = sum(self.sizes[at] for at in places)
+        norm = math.sqrt(sum(each * each for each in norms))
+        mean = sum(sums) / size
+        square = norm * norm / size - mean * mean
+        std = math.sqrt(square) if square > 0 else square * 0.0  # NaN stays NaN
+        extremes = [*lowest, *highest]
+        largest = math.nan if any(map(math.isnan, extremes)) else max(map(abs, extremes))
+        return LayerStatistics(norm, mean, std, largest, 1.0 - sum(nonzero) / size, size)
 
 
 def matching(names: Sequence[str], parts: Sequence[str]) -> dict[str, list[int]]:
-    """Return the layers whose name holds one of the parts, each with the places of its parameters."""
+    """Return the layers whose name contains one of the parts, each with the indices of its parameters."""
     found: dict[str, list[int]] = {}
     for at, name in enumerate(names):
         if any(part in name for part in parts):
@@ -73,7 +81,7 @@ def matching(names: Sequence[str], parts: Sequence[str]) -> dict[str, list[int]]
 
 
 def statistics(tensors: Sequence[Any]) -> Any:
-    """Return norms, sums, lowest, highest and counts of non-zero elements of tensors in one vector, kind by kind."""
+    """Return one vector: the norms of all tensors, then their sums, minima, maxima and counts of non-zero elements."""
     vector, order = norms_of(tensors)
     if order != sorted(order):
         vector = torch.stack([vector[order.index(at)] for at in range(len(order))])
@@ -89,42 +97,13 @@ def statistics(tensors: Sequence[Any]) -> Any:
         return torch.cat([vector.float(), torch.stack(rest)])
 
 
-def layer_of_values(values: Sequence[float], sizes: Sequence[int], places: Sequence[int]) -> Layer:
-    """Return the statistics of the tensors at `places`, of what `statistics` gave."""
-    width = len(sizes)
-    columns = [[values[kind * width + at] for at in places] for kind in range(5)]
-    norms, sums, lowest, highest, nonzero = columns
-    size = sum(sizes[at] for at in places)
-    norm = math.sqrt(sum(each * each for each in norms))
-    mean = sum(sums) / size
-    square = norm * norm / size - mean * mean
-    std = math.sqrt(square) if square > 0 else square * 0.0  # NaN stays NaN
-    largest = _largest([*lowest, *highest])
-    return Layer(norm, mean, std, largest, 1.0 - sum(nonzero) / size, size)
+def is_look_due(update: int) -> bool:
+    """Return whether to record the layers at this update, counted from 1: at the 6th, 12th, 24th and so on."""
+    times, rest = divmod(update, FIRST_LOOK)
+    return rest == 0 and times.bit_count() == 1
 
 
-def _largest(values: Sequence[float]) -> float:
-    """Return the largest absolute value; NaN if one is."""
-    return math.nan if any(math.isnan(each) for each in values) else max(map(abs, values))
-
-
-class LayerLooks:
-    """Decide when to look, and say what is seen."""
-
-    def __init__(self) -> None:
-        """Begin before the first update."""
-        self._updates, self._next = 0, FIRST
-
-    def is_due(self) -> bool:
-        """Count an update, and say whether to look at its gradients."""
-        self._updates += 1
-        if self._updates < self._next:
-            return False
-        self._next = self._updates * FACTOR
-        return True
-
-
-def layer_facts(optimizer: Any, models: Iterable[Any]) -> dict[str, Any] | None:
+def layer_extremes(optimizer: Any, models: Iterable[Any]) -> dict[str, Any] | None:
     """Return the weakest and strongest gradient per element among an optimizer's weights on the host; None if none.
 
     Weights are parameters of two dimensions or more: biases and norms say little.
@@ -133,19 +112,14 @@ def layer_facts(optimizer: Any, models: Iterable[Any]) -> dict[str, Any] | None:
     found = gradients_of(parameters)
     if not found.tensors or not found.whole or any(each.device.type != "cpu" for each in found.tensors):
         return None
-    each, order = _strengths(found.tensors)
-    alive = [(value, at) for value, at in zip(each, order, strict=True) if value > 0]
+    norms, order = norms_of(found.tensors)
+    sizes = [max(found.tensors[at].numel(), 1) for at in order]
+    strengths = [norm / size**0.5 for norm, size in zip(norms.tolist(), sizes, strict=True)]  # root mean squares
+    alive = [(value, at) for value, at in zip(strengths, order, strict=True) if value > 0]
     names = {id(value): name for model in models for name, value in model.named_parameters()}
-    facts: dict[str, Any] = {"weights": len(each), "zero": sum(value == 0 for value in each)}
+    facts: dict[str, Any] = {"weights": len(strengths), "zero": sum(value == 0 for value in strengths)}
     if alive:
         (weakest, place), (strongest, _) = min(alive), max(alive)
-        facts |= {"weakest": weakest, "strongest": strongest, "ratio": weakest / strongest if strongest else None}
+        facts |= {"weakest": weakest, "strongest": strongest, "ratio": weakest / strongest}
         facts["layer"] = names.get(id(parameters[found.positions[place]]), "")
     return facts
-
-
-def _strengths(tensors: list[Any]) -> tuple[list[float], list[int]]:
-    """Return the root mean square of each tensor, and which tensor each is of."""
-    norms, order = norms_of(tensors)
-    sizes = [max(tensors[at].numel(), 1) for at in order]
-    return [norm / size**0.5 for norm, size in zip(norms.tolist(), sizes, strict=True)], order

@@ -1,4 +1,4 @@
-"""The norm of gradients as they lie on this rank: by torch's foreach path, without a wait and without a collective."""
+"""The norm of the gradients on this rank, by torch's foreach functions, without a synchronization or a collective."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ if TYPE_CHECKING:
 
 HOST_BYTES_PER_SECOND = 8e9
 DEVICE_BYTES_PER_SECOND = 4e11
-"""What a processor and a device read at least: to expect the cost of a norm before one was taken."""
+"""Lower limits of read bandwidth, to estimate the cost of the first norm."""
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _IS_SPARSE = attrgetter("is_sparse")
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class Held(NamedTuple):
-    """The gradients that are there."""
+class LocalGradients(NamedTuple):
+    """The gradients of some parameters, as far as they exist on this rank."""
 
     tensors: list[Any]
-    """What this rank holds of them."""
     positions: list[int]
-    """Which parameter each belongs to."""
+    """The index of each tensor's parameter."""
     whole: bool
-    """Whether that is all of each, and not a shard."""
+    """Whether the tensors are complete gradients rather than shards."""
 
     @property
-    def seconds_elsewhere(self) -> float:
-        """Return what reading them costs a device, in seconds; the host does not see it."""
+    def device_seconds(self) -> float:
+        """Return the estimated time to read them on a device, which the host's clock does not show."""
         if not self.tensors or self.tensors[0].device.type == self.tensors[-1].device.type == "cpu":
             return 0.0
         return float(sum(each.nbytes for each in self.tensors if each.device.type != "cpu") / DEVICE_BYTES_PER_SECOND)
 
 
-def gradients_of(parameters: Iterable[Any]) -> Held:
-    """Return the gradients of parameters; those that have none are left out."""
+def gradients_of(parameters: Iterable[Any]) -> LocalGradients:
+    """Return the gradients of parameters; parameters without one are left out."""
     there = [parameter.grad for parameter in parameters]
     if _PLAIN.issuperset(map(type, there)) and True not in map(_IS_SPARSE, there):
-        return Held(there, list(range(len(there))), whole=True)
+        return LocalGradients(there, list(range(len(there))), whole=True)
     tensors, positions, whole = [], [], True
     for position, gradient in enumerate(there):
         if gradient is None:
@@ -52,13 +51,13 @@ def gradients_of(parameters: Iterable[Any]) -> Held:
         if part is not None:
             tensors.append(part)
             positions.append(position)
-    return Held(tensors, positions, whole)
+    return LocalGradients(tensors, positions, whole)
 
 
 def local_part(tensor: Any) -> tuple[Any, bool]:
-    """Return what this rank holds of a tensor, and whether that is all of it.
+    """Return this rank's part of a tensor, and whether that is the complete tensor.
 
-    A sparse gradient is its values; where to sum up repeated rows would wait for a device, it is None.
+    For a sparse gradient the part is its values; None if summing repeated rows would synchronize with the device.
     """
     whole = True
     if hasattr(tensor, "placements") and hasattr(tensor, "to_local"):  # a DTensor, of FSDP2 or tensor parallelism
@@ -74,12 +73,12 @@ def local_part(tensor: Any) -> tuple[Any, bool]:
 
 
 def expected_seconds(parameters: Iterable[Any]) -> float:
-    """Return about how long the norm of these parameters' gradients takes the host."""
+    """Return the estimated time that the host needs for the norm of these parameters' gradients."""
     return float(sum(each.nbytes for each in parameters if each.device.type == "cpu") / HOST_BYTES_PER_SECOND)
 
 
 def norms_of(tensors: Sequence[Any]) -> tuple[Any, list[int]]:
-    """Return the 2-norm of each tensor in one vector, and which tensor each element is of; there must be one tensor.
+    """Return one vector with the 2-norm of each tensor, and the tensors' indices in its order; `tensors` is not empty.
 
     The vector is on the device of the first tensor that is not on the host.
     """
@@ -102,7 +101,7 @@ def _alike(tensors: Sequence[Any]) -> bool:
 
 
 def moved(tensor: Any, device: Any, dtype: Any) -> Any:
-    """Return a tensor on a device and in a type; the host does not wait unless it is to be on the host itself."""
+    """Return a tensor on another device and in another type, without waiting unless the target is the host."""
     if tensor.device == device:
         return tensor.to(dtype)
     return tensor.to(device, dtype, non_blocking=device.type != "cpu")
@@ -113,24 +112,24 @@ def _stacked(tensors: Sequence[Any], dtype: Any) -> Any:
 
 
 def _each(tensors: Sequence[Any], dtype: Any) -> list[Any]:
-    # Half precision holds no norm past 65 504, and few digits of any.
+    # Half precision cannot represent a norm above 65 504, and has few digits.
     wide = {"dtype": torch.float32} if dtype in _HALF else {}
     try:
-        return list(torch._foreach_norm(tensors, 2, **wide))  # noqa: SLF001 - what torch's own clipping calls
+        return list(torch._foreach_norm(tensors, 2, **wide))  # noqa: SLF001 - torch's own clipping calls it
     except (RuntimeError, NotImplementedError, TypeError):  # a device or a subclass without it, or torch before 2.4
         return [torch.linalg.vector_norm(each, **wide) for each in tensors]
 
 
 def total_of(norms: Any) -> Any:
-    """Return the norm of everything from the vector of the parts' norms."""
+    """Return the total norm from the vector of the parts' norms."""
     with torch.no_grad():
         return torch.linalg.vector_norm(norms)
 
 
 def norm_of(tensors: Sequence[Any]) -> Any:
-    """Return the norm of all tensors together: as a number where they lie on the host, else as a tensor.
+    """Return the total norm of all tensors: a number if all are on the host, else a tensor.
 
-    For a hundred and more of them numbers cost half of what torch takes to join their norms.
+    For a hundred tensors or more, adding up numbers takes half as long as combining their norms with torch.
     """
     if tensors[0].device.type != "cpu" or not _alike(tensors):
         return total_of(norms_of(tensors)[0])
@@ -139,13 +138,11 @@ def norm_of(tensors: Sequence[Any]) -> Any:
 
 
 def as_tensor(norm: Any) -> Any:
-    """Return a norm as a tensor; one that is a number becomes one on the host."""
+    """Return a norm as a tensor, on the host if it is a number."""
     return norm if isinstance(norm, torch.Tensor) else torch.tensor(norm)
 
 
-def grad_norm(parameters: Iterable[Any]) -> Any:
-    """Return the norm of the gradients that are there, as a tensor; None if there is none, or only shards of it."""
-    found = gradients_of(parameters)
-    if not found.tensors or not found.whole:
-        return None
-    return total_of(norms_of(found.tensors)[0])
+def sampled(tensor: Any, most: int) -> Any:
+    """Return a view of evenly spaced rows with about `most` elements; a tensor with fewer is returned unchanged."""
+    stride = math.ceil(tensor.numel() / most)
+    return tensor[::stride] if stride > 1 and tensor.dim() else tensor

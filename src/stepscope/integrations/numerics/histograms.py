@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.numerics.gradient_norm import local_part
+from stepscope.integrations.numerics.gradient_norm import local_part, sampled
 from stepscope.integrations.numerics.readback import Readback
 
 if TYPE_CHECKING:
@@ -17,22 +16,21 @@ MOST_TENSORS = 512
 
 
 class HistogramRequest:
-    """Take what was asked for at one optimizer step, and record it when it has come to the host."""
+    """Sample the requested tensors at one optimizer step, and record them when they have arrived on the host."""
 
     def __init__(self, run: Any) -> None:
-        """Record into `run`."""
         self._run = run
         self.asked = False
         self._parameters = self._gradients = False
         self._flights: list[tuple[Readback[str], int | None]] = []
 
     def ask(self, *, parameters: bool, gradients: bool) -> None:
-        """Ask for the next step's."""
+        """Request histograms of the next step."""
         self._parameters, self._gradients = parameters, gradients
         self.asked = parameters or gradients
 
     def take(self, parameters: Sequence[Any], names: Sequence[str], parts: Sequence[str]) -> None:
-        """Copy an even choice of the elements: `parameters/<name>`, `gradients/<name>`; those absent are left out."""
+        """Start the copies, named `parameters/<name>` and `gradients/<name>`; missing gradients are left out."""
         self.asked = False
         chosen = [
             (name, each)
@@ -49,19 +47,16 @@ class HistogramRequest:
         local, _ = local_part(tensor.detach())
         if local is None or not local.numel():
             return
-        stride = math.ceil(local.numel() / MOST_ELEMENTS)
-        view = local[::stride] if stride > 1 and local.dim() else local
-        flight: Readback[str] = Readback()  # one each: many are on their way at once
-        flight.send(view, name)
+        flight: Readback[str] = Readback()  # one each: more are on their way at once than a readback sends
+        flight.send(sampled(local, MOST_ELEMENTS), name)
         self._flights.append((flight, None))
 
     def record(self) -> None:
-        """Record those that have arrived; to be called at the end of each step."""
-        waiting = []
-        for flight, step in self._flights:
+        """Record those that have arrived; called at the end of each step."""
+        flights, self._flights = self._flights, []
+        for flight, step in flights:
             at = self._run.step_index if step is None else step
             for host, name in flight.arrived():
                 self._run.histogram(name, host, step=at)
             if len(flight):
-                waiting.append((flight, at))
-        self._flights = list(waiting)
+                self._flights.append((flight, at))

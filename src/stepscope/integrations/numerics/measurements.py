@@ -1,7 +1,7 @@
-"""Connect the measurements of gradients, activations, memory and FLOPs to an instrument of torch.
+"""Connect the measurements of gradients, activations, memory and FLOPs to torch's instrument.
 
-They look at the steps in which the instrument times itself, and keep to shares of its budget of their own. In all other
-steps they do nothing but take the norm that the program's own clipping tells.
+They run in examined steps, each within its share of the overhead budget. In all other steps they only record the norm
+that the program's own clipping computes.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from stepscope.integrations.torch.timeline import Timeline
 
 SHARES = {"gradients": 0.05, "activations": 0.1, "memory": 0.03}
-"""Parts of the overhead budget that each may spend."""
+"""Share of the overhead budget that each may spend."""
 HISTOGRAMS_EVERY = 1000
-"""Steps between two histograms of all parameters and gradients, where they are asked for."""
+"""Steps between two histograms of all parameters and gradients, if requested."""
 
 
 class Instrumented(Protocol):
-    """The part of an instrument of torch that the measurements use."""
+    """What the measurements use of an instrument."""
 
     timeline: Timeline
     roots: Roots
 
     def on_gradients(self, function: Callable[[Any], None]) -> None:
-        """Call `function` with each optimizer that is about to step."""
+        """Call `function` with each optimizer about to step."""
 
     def on_update(self, function: Callable[[Any], None]) -> None:
         """Call `function` with each optimizer that has stepped."""
 
 
 class Numerics:
-    """Everything that is measured of a training's numbers; each part is there only if it is asked for."""
+    """All numeric measurements of a training; each part exists only if it is requested."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Numerics:
 
         Args:
             run: the run.
-            overhead_budget: share of the training's time that all measurements may take.
+            overhead_budget: share of the training's time for all measurements.
             gradients: measure gradients.
-            parameters: record histograms of parameters and gradients now and then.
-            layers: parts of the names of layers whose gradients are tracked.
-            modules: parts of the names of modules whose activations are measured.
+            parameters: record histograms of parameters and gradients periodically.
+            layers: track the gradients of layers whose names contain one of these.
+            modules: measure the activations of modules whose names contain one of these.
             memory: record memory.
             flops: count the FLOPs of one step, and record the MFU.
-            peak: of the device, in FLOP/s, where the table does not know it.
+            peak: peak of the device in FLOP/s, if it is not in the table.
         """
         budgets = {name: share * overhead_budget for name, share in SHARES.items()}
         wanted = gradients or parameters or bool(layers)
@@ -83,7 +83,7 @@ class Numerics:
         self.failures = Failures(run, "models")
 
     def connect(self, instrument: Instrumented) -> None:
-        """Let an instrument call the parts."""
+        """Register the parts with an instrument."""
         self._instrument = instrument
         timeline = instrument.timeline
         if self.gradients is not None:
@@ -106,13 +106,13 @@ class Numerics:
                     part.attach(model)
 
     def _learn(self, _optimizer: Any = None) -> None:
-        """Know the models that were found since the last look."""
+        """Attach the models that were found since the last call."""
         assert self._instrument is not None  # noqa: S101 - connected
         with self.failures:
             self.attach(*(model for model in self._instrument.roots.modules if model not in self._models))
 
     def step_begin(self, skipped: int) -> None:
-        """Begin a step that is looked at; `skipped` were not since the last one."""
+        """Start an examined step; `skipped` is the number of steps since the last one."""
         self._until_histograms -= skipped + 1
         for counting in (self.gradients, self.activations, self.memory):
             if counting is not None and skipped:
@@ -127,7 +127,7 @@ class Numerics:
                 part.step_begin()
 
     def step_end(self, step: int | None) -> None:
-        """End it; `step` is its index, None for the one that the run is in."""
+        """End an examined step; `step` is its index, None for the current one."""
         if self._instrument is None:
             return
         self._learn()
@@ -145,12 +145,12 @@ class Numerics:
             self.gradients.listening = not quiet
 
     def failed(self, error: BaseException) -> None:
-        """Keep what there is to know of the error that ends the run, if memory ran out."""
+        """Record the error that ends the run, if memory ran out."""
         if is_out_of_memory(error):
             self._out_of_memory.record(error)
 
     def close(self) -> None:
-        """Take everything off again."""
+        """Remove everything."""
         for part in (self.gradients, self.activations, self.flops):
             if part is not None:
                 part.close()

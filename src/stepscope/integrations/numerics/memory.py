@@ -1,7 +1,7 @@
-"""Memory while a model trains: what torch's allocator holds of each GPU, per step and per phase, and of the host.
+"""Memory while a model trains: of torch's allocator on each GPU, per step and per phase, and of the host process.
 
-Nothing here starts CUDA, waits for a device or resets a peak that the program may read itself. Before CUDA is used
-there are no GPU values at all. Not verified on hardware: the tests drive this code with a stand-in for `torch.cuda`.
+Nothing here starts CUDA, waits for a device or resets a peak that the program may read itself. There are no GPU values
+before the program uses CUDA. Not verified on hardware: the tests drive this code with a stand-in for `torch.cuda`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from stepscope.integrations.process_memory import peak_by_usage, resident, used_
 from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 SNAPSHOT_EVERY = 20
-"""The largest free block, which needs a look at every block, is taken so many times less often."""
+"""The largest free block is measured this many times less often, because that examines every block."""
 
 
 class DeviceMemory:
-    """Record memory at the end of steps; `phase_end` tells what is allocated after a phase."""
+    """Record memory at the end of steps, and what is allocated at the end of phases."""
 
     def __init__(
         self,
@@ -33,36 +33,30 @@ class DeviceMemory:
         torch: Any = None,
         host: Callable[[], dict[str, float]] | None = None,
     ) -> None:
-        """Record into `run`.
+        """Record into `run` every `every` steps at most.
 
         Args:
             run: the run.
-            every: steps between two looks at least.
-            clock: seconds.
+            every: minimum steps between two measurements.
+            clock: returns seconds.
             budget: share of the training's time to spend at most; None for no limit.
-            torch: stands for torch; by default the one that the program has loaded.
+            torch: the torch module; by default the one that the program has loaded.
             host: returns the values of the host.
         """
         self._run, self._torch, self._host = run, torch, host or host_memory
         self._cadence = Cadence(every, budget, clock)
         self._snapshots = Cadence(every * SNAPSHOT_EVERY, budget, clock)
         self._phases: dict[str, float] = {}
-        self._watching = False
+        self.watching = False
+        """Whether the phases of this step are measured."""
         self.failures = Failures(run, "memory")
 
-    @property
-    def watching(self) -> bool:
-        """Return whether the phases of this step are looked at."""
-        return self._watching
-
     def phase_end(self, phase: str) -> None:
-        """Note what each GPU has allocated at the end of a phase; costs nothing in steps that are not looked at."""
-        if not self._watching or self.failures.over:
+        """Note what each GPU has allocated at the end of a phase, if this step is measured."""
+        if not self.watching or self.failures.over:
             return
         with self.failures:
-            cuda = self._cuda()
-            for index in _devices(cuda):
-                found = _stats(cuda, index)
+            for index, found in allocator_memory(self._cuda()).items():
                 self._phases[f"gpu/{index}/memory_after_{phase}_bytes"] = found["memory_allocated_bytes"]
 
     def skip(self, count: int) -> None:
@@ -71,7 +65,7 @@ class DeviceMemory:
         self._snapshots.step(count)
 
     def step_end(self, step: int | None = None) -> None:
-        """Record the memory of this step, if it is to be; `step` is its index, None for the one that the run is in."""
+        """Record the memory of this step if that is due; `step` is its index, None for the current one."""
         if self.failures.over or not self._run.recording:
             return
         with self.failures:
@@ -83,61 +77,48 @@ class DeviceMemory:
         self._phases = {}
         self._cadence.step()
         self._snapshots.step()
-        self._watching = self._cadence.due() and self._cuda() is not None
+        self.watching = self._cadence.due() and self._cuda() is not None
 
     def _cuda(self) -> Any:
-        """Return torch's CUDA module if the program has begun to use it; None otherwise."""
+        """Return torch's CUDA module if the program already uses it, else None."""
         return used_cuda(sys.modules if self._torch is None else {"torch": self._torch})
 
     def _gpus(self) -> dict[str, float]:
         cuda = self._cuda()
-        row: dict[str, float] = {}
-        for index in _devices(cuda):
-            row |= {f"gpu/{index}/{name}": value for name, value in _stats(cuda, index).items()}
-        if row and self._snapshots.due():
+        gpus = allocator_memory(cuda)
+        if gpus and self._snapshots.due():
             start = self._snapshots.start()
-            row |= {
-                f"gpu/{index}/memory_largest_free_bytes": value
-                for index, value in largest_free(_segments(cuda)).items()
-                if f"gpu/{index}/memory_reserved_bytes" in row
-            }
+            for index, value in largest_free(_segments(cuda)).items():
+                if index in gpus:
+                    gpus[index]["memory_largest_free_bytes"] = value
             self._snapshots.stop(start)
-        return row
+        return {f"gpu/{index}/{name}": value for index, row in gpus.items() for name, value in row.items()}
 
 
-def _devices(cuda: Any) -> list[int]:
-    """Return the GPUs that this process has memory on: to ask for another one would start it there."""
-    if cuda is None:
-        return []
-    return [index for index in range(cuda.device_count()) if _nested(cuda, index).get("reserved_bytes")]
+def allocator_memory(cuda: Any) -> dict[int, dict[str, float]]:
+    """Return the memory of torch's allocator in bytes, for each GPU on which this process has reserved any.
 
-
-def _nested(cuda: Any, index: int) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = cuda.memory_stats_as_nested_dict(index)
-    reserved = found.get("reserved_bytes", {}).get("all", {}).get("peak", 0)
-    return found if reserved else {}
-
-
-def _stats(cuda: Any, index: int) -> dict[str, float]:
-    """Return what the allocator says of one GPU, in bytes.
-
-    Fragmentation is the share of the reserved memory that is free, but in blocks that cannot be given back.
+    Fragmentation is the share of the reserved memory that is free, but in blocks that cannot be released.
     """
-    found = _nested(cuda, index)
-    reserved = float(found["reserved_bytes"]["all"]["current"])
-    row = {
-        "memory_allocated_bytes": float(found["allocated_bytes"]["all"]["current"]),
-        "memory_reserved_bytes": reserved,
-        "memory_peak_bytes": float(found["allocated_bytes"]["all"]["peak"]),
-    }
-    split = found.get("inactive_split_bytes")
-    if split is not None and reserved:
-        row["memory_fragmentation_ratio"] = float(split["all"]["current"]) / reserved
-    return row
+    gpus: dict[int, dict[str, float]] = {}
+    for index in range(0 if cuda is None else cuda.device_count()):
+        found = cuda.memory_stats_as_nested_dict(index)
+        if not found.get("reserved_bytes", {}).get("all", {}).get("peak", 0):
+            continue
+        reserved = float(found["reserved_bytes"]["all"]["current"])
+        gpus[index] = {
+            "memory_allocated_bytes": float(found["allocated_bytes"]["all"]["current"]),
+            "memory_reserved_bytes": reserved,
+            "memory_peak_bytes": float(found["allocated_bytes"]["all"]["peak"]),
+        }
+        split = found.get("inactive_split_bytes")
+        if split is not None and reserved:
+            gpus[index]["memory_fragmentation_ratio"] = float(split["all"]["current"]) / reserved
+    return gpus
 
 
 def _segments(cuda: Any) -> list[dict[str, Any]]:
-    """Return the allocator's segments, without traces where torch can leave them out."""
+    """Return the allocator's segments, without traces if torch can leave them out."""
     try:
         segments: list[dict[str, Any]] = cuda.memory_snapshot(include_traces=False)
     except TypeError:  # torch before 2.10

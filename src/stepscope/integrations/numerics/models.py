@@ -1,4 +1,4 @@
-"""The models that a part knows: a program that drops one must get its memory back, so none is kept alive."""
+"""Weak references to models: a program that drops a model must get its memory back."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ if TYPE_CHECKING:
 
 
 class Models:
-    """Models in the order in which they were added, as long as the program has them."""
+    """Models in the order in which they were added, as long as the program keeps them."""
 
     def __init__(self) -> None:
-        """Know none yet."""
         self._references: list[weakref.ref[Any]] = []
 
     def add(self, model: Any) -> bool:
-        """Know a model; return whether it is new."""
+        """Add a model; return whether it is new."""
         if model in self:
             return False
         self._references = [each for each in self._references if each() is not None]
@@ -27,39 +26,35 @@ class Models:
         return True
 
     def __contains__(self, model: object) -> bool:
-        """Return whether this very model is known."""
+        """Return whether this model object was added."""
         return any(known is model for known in self)
 
     def __iter__(self) -> Iterator[Any]:
-        """Go through those that are still there."""
-        for reference in self._references:
-            model = reference()
-            if model is not None:
-                yield model
+        """Yield the models that still exist."""
+        return (model for reference in self._references if (model := reference()) is not None)
 
 
 class ParameterNames:
     """Names of the parameters of some models; neither is kept alive."""
 
     def __init__(self) -> None:
-        """Know no model yet."""
         self._models = Models()
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._strangers: set[int] = set()
+        self._unnamed: set[int] = set()
 
     def add(self, model: Any) -> None:
-        """Learn the names of a model's parameters; several models need names of their own, by their class."""
+        """Learn the names of a model's parameters; with several models, names start with the model's class."""
         self._models.add(model)
         self._learn()
 
     def of(self, parameters: list[Any]) -> list[str]:
-        """Return the name of each; one of no known model is called by its place."""
+        """Return the name of each parameter, or `parameter_<index>` if no model has it."""
         known = [self._known(each) for each in parameters]
-        strangers = {id(each) for each, name in zip(parameters, known, strict=True) if name is None}
-        if strangers - self._strangers:  # a wrapper may have replaced them since
+        unnamed = {id(each) for each, name in zip(parameters, known, strict=True) if name is None}
+        if unnamed - self._unnamed:  # a wrapper may have replaced the parameters since
             self._learn()
             known = [self._known(each) for each in parameters]
-            self._strangers = strangers
+            self._unnamed = unnamed
         return [f"parameter_{at}" if name is None else name for at, name in enumerate(known)]
 
     def _known(self, parameter: Any) -> str | None:

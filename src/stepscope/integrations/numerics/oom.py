@@ -1,7 +1,7 @@
-"""When memory runs out, record the running module and the largest tensors as an event; the exception goes on.
+"""When memory runs out, record the running module and the largest tensors as an event; the exception propagates.
 
-Nothing is hooked beforehand: the running module is read from the traceback. Works for GPUs and for the host's memory.
-The GPU part is not verified on hardware: the tests drive it with stand-ins.
+No hook is needed: the running module is read from the traceback. Works for GPU and host memory. The GPU part is not
+verified on hardware: the tests drive it with stand-ins.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import itertools
 import re
 import sys
 import time
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.parameters import plain_name
 from stepscope.core.remedies import remedy
+from stepscope.core.walls import attempt
 from stepscope.integrations.numerics.memory import largest_free
 from stepscope.integrations.numerics.models import Models
+from stepscope.integrations.process_memory import used_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -29,9 +32,8 @@ WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 MOST_TENSORS = 10
 SEARCH_SECONDS = 0.04
-"""How long the search for live tensors may take: the program may be about to try again with less."""
+"""Time limit of the search for live tensors: the program may be about to retry with a smaller batch."""
 CHECK_EVERY = 4096
-REMEDY = remedy("oom")
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -42,30 +44,29 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 class OutOfMemory:
-    """A context that records an out-of-memory error on its way out; it may be entered several times, also nested."""
+    """A context that records an out-of-memory error that leaves it; it may be entered again, also nested."""
 
     def __init__(self, run: Any, *models: Any, clock: Callable[[], float] = time.monotonic) -> None:
-        """Record into `run`; `models` give modules and parameters their names."""
+        """Record into `run`, with the names of modules and parameters in `models`."""
         self._run, self._models, self._clock = run, Models(), clock
         self.attach(*models)
         self._depth = 0
         self._recorded: int | None = None
 
     def attach(self, *models: Any) -> None:
-        """Know these models too."""
+        """Add models."""
         for model in models:
             self._models.add(model)
 
     def __enter__(self) -> Self:
-        """Begin to watch."""
         self._depth += 1
-        self._recorded = None  # no error is on its way through us now; its id may belong to another one soon
+        self._recorded = None  # no error is propagating now, and another one may get the same id
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record an out-of-memory error; it goes on as it is."""
+        """Record an out-of-memory error, which propagates."""
         self._depth -= 1
         if error is not None and is_out_of_memory(error) and self._recorded != id(error):
             self._recorded = id(error)
@@ -74,54 +75,46 @@ class OutOfMemory:
             self._recorded = None
 
     def record(self, error: BaseException, trace: TracebackType | None = None) -> None:
-        """Record the event of an error that was caught elsewhere."""
+        """Record an error that was caught elsewhere."""
         if not self._run.recording:
             return
-        try:
-            self._run.own_event("out_of_memory", **self._facts(error, trace or error.__traceback__))
-        except Exception as second:  # noqa: BLE001 - there may be no memory left for this; the first error matters
-            self._run.own_event("out_of_memory", error=type(error).__name__, incomplete=type(second).__name__)
+        attempt(
+            lambda: self._run.own_event("out_of_memory", **self._details(error, trace or error.__traceback__)),
+            # There may be no memory left for the details.
+            lambda second: self._run.own_event(
+                "out_of_memory", error=type(error).__name__, incomplete=type(second).__name__
+            ),
+        )
 
-    def _facts(self, error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
-        frames = list(_frames(trace))
-        text = str(error)
-        known = self._known(frames)
-        tensors = itertools.chain(known.values(), _live_tensors(self._clock))
+    def _details(self, error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
+        frames = [frame for frame, _ in walk_tb(trace)]
+        torch, cuda = sys.modules.get("torch"), used_cuda()
+        named = {} if torch is None else self._named_tensors(frames, torch.Tensor)
+        tensors = itertools.chain(named.values(), _live_tensors(self._clock))
         return {
-            "cause": f"{type(error).__name__}: {text}"[:1000],
-            "remedy": REMEDY,
-            "wanted_bytes": wanted_bytes(text),
-            "module": self._running(frames),
+            "cause": f"{type(error).__name__}: {error}"[:1000],
+            "remedy": remedy("oom"),
+            "wanted_bytes": wanted_bytes(str(error)),
+            "module": None if torch is None else self._running_module(frames, torch.nn.Module),
             "place": _place(frames),
-            "allocator": _allocator(),
-            "tensors": largest_tensors(tensors, {id(tensor): name for name, tensor in known.items()}),
+            "allocator": [] if cuda is None else allocator_summary(cuda.memory_snapshot()),
+            "tensors": largest_tensors(tensors, {id(tensor): name for name, tensor in named.items()}),
         }
 
-    def _running(self, frames: list[FrameType]) -> str | None:
-        """Return the innermost module whose method is in the traceback, by its name in the model."""
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return None
+    def _running_module(self, frames: list[FrameType], kind: type) -> str | None:
+        """Return the name and class of the innermost module (an instance of `kind`) with a method in the traceback."""
         for frame in reversed(frames):
             owner = frame.f_locals.get("self")
-            if isinstance(owner, torch.nn.Module):
+            if isinstance(owner, kind):
                 found = (name for model in self._models for name, part in model.named_modules() if part is owner)
-                name = next(found, None)
-                kind = type(owner).__name__
-                return f"{plain_name(name)} ({kind})" if name else kind
+                name, owner_class = next(found, None), type(owner).__name__
+                return f"{plain_name(name)} ({owner_class})" if name else owner_class
         return None
 
-    def _known(self, frames: list[FrameType]) -> dict[str, Any]:
-        """Return tensors with what they are called: as variables of the program, or as parameters of the models."""
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return {}
-        found = {
-            name: value
-            for frame in frames
-            for name, value in frame.f_locals.items()
-            if issubclass(type(value), torch.Tensor)
-        }
+    def _named_tensors(self, frames: list[FrameType], kind: type) -> dict[str, Any]:
+        """Return tensors (instances of `kind`) by name: variables of the program, and parameters of the models."""
+        variables = (pair for frame in frames for pair in frame.f_locals.items())
+        found = {name: value for name, value in variables if issubclass(type(value), kind)}
         for model in self._models:
             for name, parameter in model.named_parameters():
                 found[plain_name(name)] = parameter
@@ -131,13 +124,13 @@ class OutOfMemory:
 
 
 def wanted_bytes(text: str) -> int | None:
-    """Return how many bytes an error message says could not be had; None if it does not say."""
+    """Return the bytes that could not be allocated, from an error message; None if it does not say."""
     found = WANTED.search(text)
     return int(float(found[1]) * UNITS[found[2]]) if found else None
 
 
 def largest_tensors(tensors: Iterable[Any], names: dict[int, str]) -> list[dict[str, Any]]:
-    """Return the tensors with the most memory behind them, once for each piece of memory."""
+    """Return the tensors with the largest storage; tensors that share a storage count once."""
     best: dict[int, tuple[int, Any]] = {}
     for tensor in tensors:
         try:
@@ -161,7 +154,7 @@ def largest_tensors(tensors: Iterable[Any], names: dict[int, str]) -> list[dict[
 
 
 def _live_tensors(clock: Callable[[], float]) -> Iterator[Any]:
-    """Yield the tensors that Python knows of, as far as the time allows."""
+    """Yield the tensors that the garbage collector tracks, until the time limit."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -173,26 +166,10 @@ def _live_tensors(clock: Callable[[], float]) -> Iterator[Any]:
             return
 
 
-def _frames(trace: TracebackType | None) -> Iterator[FrameType]:
-    while trace is not None:
-        yield trace.tb_frame
-        trace = trace.tb_next
-
-
 def _place(frames: list[FrameType]) -> str | None:
-    """Return file and line of the innermost frame that is not torch's own."""
+    """Return file and line of the innermost frame outside torch."""
     own = [frame for frame in frames if "/torch/" not in frame.f_code.co_filename]
     return f"{own[-1].f_code.co_filename}:{own[-1].f_lineno} in {own[-1].f_code.co_name}" if own else None
-
-
-def _allocator() -> list[dict[str, Any]]:
-    """Return what the allocator holds of each GPU; empty where CUDA is not in use."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    if cuda is None or not cuda.is_initialized():
-        return []
-    segments = cuda.memory_snapshot()
-    return allocator_summary(segments)
 
 
 def allocator_summary(segments: list[dict[str, Any]]) -> list[dict[str, Any]]:

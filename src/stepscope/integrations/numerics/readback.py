@@ -1,4 +1,4 @@
-"""Bring a few numbers from a device to the host without waiting for it.
+"""Copy a few numbers from a device to the host without waiting for it.
 
 Not verified on hardware: the tests drive this code with stand-ins for the device's tensors and events.
 """
@@ -14,15 +14,14 @@ MOST_IN_FLIGHT = 16
 
 
 class TorchDevice:
-    """The device module of torch for one kind of device."""
+    """Torch's module for one kind of device, such as `torch.cuda`."""
 
     def __init__(self, kind: str) -> None:
-        """Use `torch.cuda`, `torch.xpu` or the like."""
         self._torch: Any = sys.modules["torch"]
         self._module = getattr(self._torch, kind)
 
     def pinned(self, like: Any) -> Any:
-        """Return pinned memory; torch keeps and reuses it."""
+        """Return pinned memory, which torch caches and reuses."""
         return self._torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
     def event(self) -> Any:
@@ -31,17 +30,16 @@ class TorchDevice:
 
 
 class Readback(Generic[Note]):
-    """Vectors on their way to the host, in order, each with a note on what it is."""
+    """Vectors on their way to the host, in order, each with a note that describes it."""
 
     def __init__(self, devices: dict[str, Any] | None = None) -> None:
-        """Use torch's own devices unless others are handed in, by their kind."""
         self._devices = devices if devices is not None else {}
         self._flying: deque[tuple[Any, Any, Note]] = deque()
         self.lost = 0
-        """Vectors that were not sent because too many were on their way."""
+        """Vectors that were not sent because too many were in flight."""
 
     def send(self, vector: Any, note: Note) -> None:
-        """Start the copy of a vector; one on the host is taken as it is now."""
+        """Start to copy a vector; one that is on the host already is cloned now."""
         kind = vector.device.type
         if kind == "cpu":
             self._flying.append((vector.detach().clone(), None, note))
@@ -67,5 +65,5 @@ class Readback(Generic[Note]):
         return found
 
     def __len__(self) -> int:
-        """Return how many are on their way."""
+        """Return the number of vectors in flight."""
         return len(self._flying)

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional
 
 from stepscope.core.vocabulary import spellings
-from stepscope.integrations.numerics.gradient_layers import LayerLooks, layer_facts
-from stepscope.integrations.torch.batch import MASK
+from stepscope.integrations.numerics.gradient_layers import is_look_due, layer_extremes
+from stepscope.integrations.torch.batch import MASK, on_host
 from stepscope.integrations.torch.patches import Patches
 from stepscope.integrations.walls import Failures
 
@@ -52,7 +52,8 @@ class Losses:
         """Record into a run, with the timeline and roots of its instrument."""
         self._run, self._timeline = run, timeline
         self._pending: list[Any] = []
-        self._passes, self._layers, self._roots = 0, LayerLooks(), roots
+        self._passes = self._updates = 0
+        self._roots = roots
         self._scaled: tuple[weakref.ref[Any], Any] | None = None
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._own: set[tuple[str, ...]] = set()
@@ -103,15 +104,17 @@ class Losses:
                 self._run.own_event("optimizer_setup", **optimizer_facts(optimizer))
             number = self._optimizers.setdefault(optimizer, len(self._optimizers))
             end = f"/optimizer_{number}" if number else ""
-            row = {f"{LOSS}{end}": _total(parts)}
+            numbers = [on_host(part) for part in parts]
+            row = {f"{LOSS}{end}": numbers[0] if len(numbers) == 1 else sum(numbers)}
             groups = optimizer.param_groups
             if groups and "lr" in groups[0]:
-                row[f"{RATE}{end}"] = _number(groups[0]["lr"])
+                row[f"{RATE}{end}"] = on_host(groups[0]["lr"])
             self._log(row)
-            if self._layers.is_due():
-                facts = layer_facts(optimizer, self._roots.modules)
-                if facts is not None:
-                    self._run.own_event("gradient_layers", **facts)
+            self._updates += 1
+            if is_look_due(self._updates):
+                found = layer_extremes(optimizer, self._roots.modules)
+                if found is not None:
+                    self._run.own_event("gradient_layers", **found)
         except Exception as error:  # noqa: BLE001 - any tensor subclass may raise anything; it is reported
             self.failures.add(error)
 
@@ -145,7 +148,7 @@ class Losses:
         self._patches.restore()
         if self._evaluated is not None:
             (total, count), self._evaluated = self._evaluated, None
-            self._log({EVALUATION: _number(total / count)}, self._at)
+            self._log({EVALUATION: on_host(total / count)}, self._at)
 
     def inspect(self, batch: Any) -> None:
         """Record the padding of a batch, if its sequences could be padded."""
@@ -173,7 +176,7 @@ class Losses:
             if kwargs.get("reduction") == "sum":
                 share = share / max(len(args[0] if args else kwargs["input"]), 1)
             before, count = self._evaluated or (0.0, 0)
-            self._evaluated = (before + _number(share), count + 1)
+            self._evaluated = (before + on_host(share), count + 1)
 
     def _log(self, row: dict[str, Any], step: int | None = None) -> None:
         """Record a row without the values that the program records itself."""
@@ -212,16 +215,6 @@ def optimizer_facts(optimizer: Any) -> dict[str, Any]:
     asked = [group.get("fused") or group.get("foreach") for group in groups]
     together = all(asked) or (all(one is None for one in asked) and all(tensor.is_cuda for tensor in tensors))
     return {"optimizer": type(optimizer).__name__, "tensors": len(tensors), "one_by_one": not together}
-
-
-def _number(value: Any) -> Any:
-    """Return a number for a tensor on the host; one on a device stays there."""
-    return value.item() if isinstance(value, torch.Tensor) and value.device.type == "cpu" else value
-
-
-def _total(parts: list[Any]) -> Any:
-    numbers = [_number(part) for part in parts]
-    return numbers[0] if len(numbers) == 1 else sum(numbers)
 
 
 def padding_of(batch: Any) -> float | None:

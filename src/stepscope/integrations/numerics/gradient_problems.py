@@ -1,4 +1,4 @@
-"""Exploding, vanishing, dead and non-finite gradients, judged from the norms of a model or a layer."""
+"""Detect exploding, vanishing, dead and non-finite gradients from the norms of a model or a layer."""
 
 from __future__ import annotations
 
@@ -24,12 +24,8 @@ TINY = 1e-8
 PATIENCE = 3
 """Consecutive dead or vanishing measurements before a report."""
 
-EXPLODING, VANISHING, DEAD, NONFINITE = (
-    "exploding_gradient",
-    "vanishing_gradient",
-    "dead_gradient",
-    "nonfinite_gradient",
-)
+EXPLODING, VANISHING = "exploding_gradient", "vanishing_gradient"
+DEAD, NONFINITE = "dead_gradient", "nonfinite_gradient"
 CAUSES = {
     EXPLODING: "the norm is {times:.3g} times its median over the last {count} measurements",
     VANISHING: "the norm is {times:.2g} of what it was compared with, {patience} measurements in a row",
@@ -44,7 +40,7 @@ REMEDIES = {
 }
 
 
-class Finding(NamedTuple):
+class GradientProblem(NamedTuple):
     """Something that is wrong with a gradient."""
 
     kind: str
@@ -56,24 +52,21 @@ class Finding(NamedTuple):
     remedy: str
 
 
-class Trend:
-    """Judge the norms of one gradient as they come; each episode is reported once, when it starts."""
+class NormHistory:
+    """The recent norms of one gradient. Each problem is reported once, when it starts."""
 
     def __init__(self) -> None:
-        """Begin with no history."""
         self._norms: deque[float] = deque(maxlen=WINDOW)
         self._highest = 0.0
         self._state, self._candidate, self._streak = "", "", 0
 
-    def add(self, norm: float | None, share: float | None = None) -> Finding | None:
-        """Take the next norm (None: no gradient); return what is wrong if that is new.
+    def add(self, norm: float | None, share: float | None = None) -> GradientProblem | None:
+        """Add a 2-norm (None: no gradient), and return the problem if one starts here.
 
-        Args:
-            norm: 2-norm of the gradient.
-            share: for a layer, its root mean square as a share of the model's.
+        For a layer, `share` is the root mean square of its gradient as a share of the model's.
         """
         middle = median(self._norms) if len(self._norms) >= ENOUGH else None
-        kind, compared = self._kind(norm, share, middle)
+        kind, compared = self._compare(norm, share, middle)
         if norm is not None and math.isfinite(norm) and norm > 0 and kind != EXPLODING:
             self._norms.append(norm)
             if middle is not None:
@@ -86,14 +79,18 @@ class Trend:
         else:
             self._streak, self._candidate = 0, ""
         if kind == EXPLODING and middle is not None and norm is not None:
-            self._norms.append(min(norm, EXPLODED * middle))  # so that a new level becomes the usual one in time
+            self._norms.append(min(norm, EXPLODED * middle))  # a norm that stays high becomes normal in time
         if kind == self._state:
             return None
         self._state = kind
-        return self._finding(kind, norm, compared) if kind else None
+        if not kind:
+            return None
+        times = norm / compared if norm is not None and compared else math.nan
+        cause = CAUSES[kind].format(times=times, count=len(self._norms), patience=PATIENCE, value=norm)
+        return GradientProblem(kind, norm, compared, cause, REMEDIES[kind])
 
-    def _kind(self, norm: float | None, share: float | None, middle: float | None) -> tuple[str, float | None]:
-        """Return what is wrong with a norm, and what it was compared with."""
+    def _compare(self, norm: float | None, share: float | None, middle: float | None) -> tuple[str, float | None]:
+        """Return the kind of problem (empty: none), and what the norm was compared with."""
         if norm is None or norm == 0:
             return DEAD, None
         if not math.isfinite(norm):
@@ -107,8 +104,3 @@ class Trend:
         if norm < VANISHED * self._highest:
             return VANISHING, self._highest
         return "", None
-
-    def _finding(self, kind: str, norm: float | None, compared: float | None) -> Finding:
-        times = norm / compared if norm is not None and compared else math.nan
-        words = {"times": times, "count": len(self._norms), "patience": PATIENCE, "value": norm}
-        return Finding(kind, norm, compared, CAUSES[kind].format(**words), REMEDIES[kind])

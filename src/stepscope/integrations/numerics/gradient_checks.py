@@ -1,4 +1,4 @@
-"""Judge gradients on the host, once their norms have arrived from the device, and record the tracked layers."""
+"""Check gradients on the host once their norms have arrived from the device, and record the tracked layers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from stepscope.integrations.numerics.gradient_findings import Trend
-from stepscope.integrations.numerics.gradient_layers import Tracked, layer_of_values, matching, statistics
+from stepscope.integrations.numerics.gradient_layers import TrackedLayers, matching, statistics
 from stepscope.integrations.numerics.gradient_norm import as_tensor, moved
+from stepscope.integrations.numerics.gradient_problems import NormHistory
 from stepscope.integrations.numerics.readback import Readback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.integrations.numerics.gradient_norm import Held
+    from stepscope.integrations.numerics.gradient_norm import LocalGradients
     from stepscope.integrations.numerics.models import ParameterNames
 
 NORM, LOCAL = "grad_norm", "grad_norm_local"
@@ -23,8 +23,8 @@ SETTLE_SECONDS = 0.05
 """Maximum wait at the end for values that are still on a device."""
 
 
-class Measured(NamedTuple):
-    """The content of a vector on its way to the host: the total norm, then scale and statistics of tracked tensors."""
+class SentNorms(NamedTuple):
+    """Describes a vector on its way to the host: the total norm, then scale and statistics of tracked tensors."""
 
     step: int
     metric: str
@@ -33,31 +33,30 @@ class Measured(NamedTuple):
     """The name of layer norms, without the layer."""
     size: int
     """Elements of all gradients."""
-    tracked: Tracked | None
+    tracked: TrackedLayers | None
 
 
-class Verdicts:
-    """Send norms to the host without waiting, and judge them there."""
+class GradientChecks:
+    """Send norms to the host without waiting, and check them there; track the layers named by `parts`."""
 
     def __init__(
-        self, run: Any, names: ParameterNames, parts: Sequence[str], readback: Readback[Measured] | None = None
+        self, run: Any, names: ParameterNames, parts: Sequence[str], readback: Readback[SentNorms] | None = None
     ) -> None:
-        """Track the layers whose names contain one of `parts`."""
         self._run, self._names, self._parts = run, names, parts
-        self._readback: Readback[Measured] = Readback() if readback is None else readback
-        self._sent: list[tuple[Any, Measured]] = []
+        self._readback: Readback[SentNorms] = Readback() if readback is None else readback
+        self._sent: list[tuple[Any, SentNorms]] = []
         self._known: list[tuple[str, float]] = []
-        self._trends: dict[str, Trend] = {}
+        self._histories: dict[str, NormHistory] = {}
 
-    def send(self, total: Any, metric: str, found: Held, parameters: Sequence[Any], scale: Any) -> None:
+    def send(self, total: Any, metric: str, found: LocalGradients, parameters: Sequence[Any], scale: Any) -> None:
         """Send the total norm, and the statistics of the tracked layers.
 
         Args:
-            total: the norm, as it is recorded; a number if it is already known on the host.
+            total: the norm as recorded; a number if it is already on the host.
             metric: its name.
-            found: the gradients as they are.
-            parameters: the optimizer's, in the order that `found` counts in.
-            scale: the factor applied to the gradients since; None for none.
+            found: the gradients as they are now.
+            parameters: all parameters of the optimizer; `found.positions` are indices into them.
+            scale: the factor applied to the gradients since the norm was computed; None for none.
         """
         if not self._parts and isinstance(total, float):
             self._known.append((metric, total))
@@ -72,10 +71,10 @@ class Verdicts:
                 vector = torch.cat([moved(part, numbers.device, torch.float32) for part in parts])
         size = sum(each.numel() for each in found.tensors) if tracked else 0
         family = NORM if found.whole and not metric.startswith(LOCAL) else LOCAL
-        self._sent.append((vector, Measured(0, metric, family, size, tracked)))
+        self._sent.append((vector, SentNorms(0, metric, family, size, tracked)))
 
-    def _tracked(self, found: Held, parameters: Sequence[Any]) -> tuple[Tracked, list[Any]]:
-        """Return which gradients belong to which tracked layer, and these gradients."""
+    def _tracked(self, found: LocalGradients, parameters: Sequence[Any]) -> tuple[TrackedLayers, list[Any]]:
+        """Return the tracked layers, and their gradients."""
         places = dict(zip(found.positions, found.tensors, strict=True))
         layers: dict[str, list[int]] = {}
         missing: list[str] = []
@@ -87,49 +86,48 @@ class Verdicts:
                 tensors += held
             else:
                 missing.append(name)
-        return Tracked(layers, [each.numel() for each in tensors], missing), tensors
+        return TrackedLayers(layers, [each.numel() for each in tensors], missing), tensors
 
     def step_end(self, step: int | None = None) -> None:
-        """Send this step's measurements to the host, and judge those that have arrived."""
+        """Send this step's norms to the host, and check those that have arrived."""
         at = self._run.step_index if step is None else step
         for metric, norm in self._known:
-            self._find(metric, at, norm)
+            self._check(metric, at, norm)
         for vector, note in self._sent:
             self._readback.send(vector, note._replace(step=at))
         self._known, self._sent = [], []
-        if len(self._readback):
-            self._judge()
+        self._check_arrived()
 
     def close(self) -> None:
-        """Judge what is still on its way, if it arrives soon."""
+        """Check what is still on its way, if it arrives soon."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while len(self._readback) and time.monotonic() < deadline:
-            self._judge()
+            self._check_arrived()
             time.sleep(0.001)
 
-    def _judge(self) -> None:
+    def _check_arrived(self) -> None:
         for host, note in self._readback.arrived():
             values = [float(each) for each in host.tolist()]
-            self._find(note.metric, note.step, values[0])
+            self._check(note.metric, note.step, values[0])
             if note.tracked is not None:
-                self._judge_layers(values, note, note.tracked)
+                self._check_layers(values, note, note.tracked)
 
-    def _judge_layers(self, values: list[float], note: Measured, tracked: Tracked) -> None:
-        """Record the tracked layers as they were before clipping, and judge each."""
+    def _check_layers(self, values: list[float], note: SentNorms, tracked: TrackedLayers) -> None:
+        """Record the tracked layers as they were before clipping, and check each."""
         for name in tracked.missing:
-            self._find(f"{note.family}/{name}", note.step, None)
+            self._check(f"{note.family}/{name}", note.step, None)
         row: dict[str, float] = {}
         typical = values[0] / max(1, note.size) ** 0.5
-        for name, places in tracked.layers.items():
-            layer = layer_of_values(values[2:], tracked.sizes, places).scaled(1 / values[1] if values[1] else 1.0)
+        for name in tracked.layers:
+            layer = tracked.layer_statistics(name, values[2:]).scaled(1 / values[1] if values[1] else 1.0)
             share = layer.norm / layer.size**0.5 / typical if typical else None
-            self._find(f"{note.family}/{name}", note.step, layer.norm, share)
+            self._check(f"{note.family}/{name}", note.step, layer.norm, share)
             row |= layer.row(note.family, name)
         if row:
             self._run.log(row, step=note.step)
 
-    def _find(self, name: str, step: int, norm: float | None, share: float | None = None) -> None:
-        found = self._trends.setdefault(name, Trend()).add(norm, share)
-        if found is not None:
-            fields = {"value": found.value, "compared": found.compared, "cause": found.cause, "remedy": found.remedy}
-            self._run.own_event(found.kind, step=step, name=name, **fields)
+    def _check(self, name: str, step: int, norm: float | None, share: float | None = None) -> None:
+        problem = self._histories.setdefault(name, NormHistory()).add(norm, share)
+        if problem is not None:
+            details = problem._asdict()
+            self._run.own_event(details.pop("kind"), step=step, name=name, **details)

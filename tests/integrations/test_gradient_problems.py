@@ -5,12 +5,12 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.integrations.numerics.gradient_findings import DEAD, EXPLODING, NONFINITE, VANISHING, Trend
+from stepscope.integrations.numerics.gradient_problems import DEAD, EXPLODING, NONFINITE, VANISHING, NormHistory
 
 
 def kinds(norms, shares=None):
-    trend = Trend()
-    found = [trend.add(norm, share) for norm, share in zip(norms, shares or [None] * len(norms), strict=True)]
+    history = NormHistory()
+    found = [history.add(norm, share) for norm, share in zip(norms, shares or [None] * len(norms), strict=True)]
     return [(at, each.kind) for at, each in enumerate(found) if each]
 
 
@@ -22,10 +22,10 @@ def test_episodes_are_told_once():
 def test_new_level():
     """A norm that stays at a higher level becomes the usual one."""
     norms = [1.0] * 20 + [30.0] * 300
-    trend = Trend()
-    told = [trend.add(norm) for norm in norms]
+    history = NormHistory()
+    told = [history.add(norm) for norm in norms]
     assert sum(1 for each in told if each) <= 3
-    assert trend.add(31.0) is None
+    assert history.add(31.0) is None
 
 
 def test_too_little_to_compare():
@@ -61,7 +61,7 @@ def test_nonfinite():
 @given(st.lists(st.none() | st.floats(min_value=0) | st.just(math.nan), max_size=60))
 def test_any_norms(norms):
     """Whatever comes, every finding has a cause and a remedy in words."""
-    trend = Trend()
+    history = NormHistory()
     for norm in norms:
-        found = trend.add(norm)
+        found = history.add(norm)
         assert found is None or (found.cause and found.remedy)
