@@ -50,10 +50,10 @@ class Compilations:
 
     def _register(self, module: ModuleType) -> None:
         self._handler = module.callback_handler
-        self._put_on()
+        self._install()
         self._patches.wrap(self._handler, "clear", self._remembered)
 
-    def _put_on(self) -> None:
+    def _install(self) -> None:
         if self._start not in self._handler.start_callbacks:
             self._handler.register_start_callback(self._start)
             self._handler.register_end_callback(self._end)
@@ -66,7 +66,7 @@ class Compilations:
                 clear()
             finally:
                 if self._handler is not None:
-                    self._put_on()
+                    self._install()
 
         return call
 
@@ -89,14 +89,12 @@ class Compilations:
         if begun:
             self._charge.end()
         if self._timeline.active:
-            self._tell(given[0] if given else None, (monotonic_ns() - start) / 1e9)
-
-    def _tell(self, facts: Any, seconds: float) -> None:
-        which = str(getattr(facts, "compile_id", ""))
-        trigger = getattr(getattr(facts, "callback_trigger", None), "name", "")
-        _, slash, attempt = which.partition("/")
-        again = bool(slash) and attempt.partition("_")[0] not in ("", "0")
-        self._timeline.run.own_event("compile", id=which, trigger=trigger, recompiled=again, seconds=seconds)
+            details = given[0] if given else None
+            which = str(getattr(details, "compile_id", ""))
+            trigger = getattr(getattr(details, "callback_trigger", None), "name", "")
+            again = which.partition("/")[2].partition("_")[0] not in ("", "0")
+            seconds = (monotonic_ns() - start) / 1e9
+            self._timeline.run.own_event("compile", id=which, trigger=trigger, recompiled=again, seconds=seconds)
 
 
 def leave_alone(frames: ModuleType) -> None:

@@ -20,10 +20,9 @@ def is_worth_it() -> bool:
 
 
 class Copies:
-    """The wrappers around copies."""
+    """The wrappers around copies, which charge them to `timeline`."""
 
     def __init__(self, timeline: Timeline) -> None:
-        """Charge to `timeline`."""
         self._timeline = timeline
 
     def attach(self, patches: Patches) -> None:

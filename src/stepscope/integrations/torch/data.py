@@ -14,7 +14,7 @@ from torch.utils.data import dataloader
 
 from stepscope.integrations.torch.batch import count_samples
 from stepscope.integrations.torch.deaths import WorkerDeaths
-from stepscope.integrations.torch.workers import WORDS, Slots, WorkerProbe
+from stepscope.integrations.torch.workers import Slots, WorkerProbe
 from stepscope.recorder import native
 from stepscope.recorder.automatic import BITS, CODES
 
@@ -30,19 +30,18 @@ ITERATOR = dataloader._BaseDataLoaderIter  # noqa: SLF001 - torch has no hook he
 
 
 class Loaders:
-    """The hooks on DataLoaders."""
+    """The hooks on DataLoaders, which report every batch to `timeline`."""
 
     __slots__ = ("_deaths", "_feeding", "_iterator", "_patches", "_slots", "_timeline", "_told", "inspect", "look")
 
     def __init__(self, timeline: Timeline) -> None:
-        """Report every batch to `timeline`."""
         self._timeline = timeline
         self._patches: Patches | None = None
         self._feeding: weakref.ref[Any] | None = None
         self._iterator = 0
         self._told: weakref.WeakSet[Any] = weakref.WeakSet()
         self._deaths = WorkerDeaths(timeline.run)
-        self._slots: tuple[Slots, list[int]] | None = None
+        self._slots: Slots | None = None
         self.look: Any = None
         """Called before the first batch, when the model exists."""
         self.inspect: Any = None
@@ -93,13 +92,13 @@ class Loaders:
             if not timeline.active or not workers or get_ident() != timeline.thread:
                 return original(loader)
             user = loader.worker_init_fn
-            slots = Slots(torch.zeros((workers, WORDS), dtype=torch.int64).share_memory_())
+            slots = Slots(workers)
             loader.worker_init_fn = WorkerProbe(slots, user)
             try:
                 iterator = original(loader)
             finally:
                 loader.worker_init_fn = user
-            iterator._stepscope_slots = (slots, [0] * workers)  # noqa: SLF001 - a mark of ours on torch's iterator
+            iterator._stepscope_slots = slots  # noqa: SLF001 - a mark of ours on torch's iterator
             return iterator
 
         return get_iterator
@@ -192,7 +191,7 @@ class Loaders:
         return fetch
 
     def _count(self, batch: Any) -> None:
-        """Count the samples of a batch, and read the workers' times."""
+        """Count the samples of a batch, and record the workers' times of the batches built since the last one."""
         first, keeper = batch, self._timeline.keeper
         while type(first) in SEQUENCES and first:
             first = first[0]
@@ -203,7 +202,11 @@ class Loaders:
             return
         keeper.fetched(count_samples(batch))
         if self._slots is not None:
-            self._read_workers(self._slots)
+            for times in self._slots.read():
+                row = {"data/load_seconds": times.load, "data/collate_seconds": times.collate}
+                if times.transform is not None:
+                    row["data/transform_seconds"] = times.transform
+                self._timeline.run.log(row)
 
     def _other_fetch(self, original: Any, iterator: Any) -> Any:
         timeline = self._timeline
@@ -272,17 +275,3 @@ class Loaders:
             timeline.train()
             iterator.__dict__.pop("_stepscope_evaluates", None)
             raise
-
-    def _read_workers(self, marks: tuple[Slots, list[int]]) -> None:
-        """Record the workers' times of the batches built since the last call."""
-        slots, seen = marks
-        counts = slots.words[:, 0].tolist()
-        for worker, made in enumerate(counts):
-            if made == seen[worker]:
-                continue
-            seen[worker], batches = slots.read(worker, seen[worker])
-            for batch in batches:
-                row = {"data/load_seconds": batch.load, "data/collate_seconds": batch.collate}
-                if batch.transform is not None:
-                    row["data/transform_seconds"] = batch.transform
-                self._timeline.run.log(row)

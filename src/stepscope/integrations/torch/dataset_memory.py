@@ -24,32 +24,16 @@ class _Search:
         if id(thing) in self.seen or len(self.seen) >= MOST:
             return
         self.seen.add(id(thing))
-        size = _size(thing)
-        if cached and self.cache is None:
-            self.cache = 0
-        if size is not None:
-            self._add(size, cached=cached)
-            return
-        if depth == 0:
+        size = len(thing) if isinstance(thing, (bytes, bytearray, str)) else getattr(thing, "nbytes", None)
+        amount = size if isinstance(size, int) else 0
+        if cached:
+            self.cache = (self.cache or 0) + amount
+        else:
+            self.data += amount
+        if isinstance(size, int) or depth == 0:
             return
         for name, part in _parts(thing):
             self.visit(part, depth - 1, cached=cached or "cache" in name.lower())
-
-    def _add(self, size: int, *, cached: bool) -> None:
-        if cached:
-            self.cache = (self.cache or 0) + size
-        else:
-            self.data += size
-
-
-def _size(thing: Any) -> int | None:
-    """Return the bytes of an array, tensor or text; None for anything else."""
-    if isinstance(thing, (bytes, bytearray)):
-        return len(thing)
-    if isinstance(thing, str):
-        return len(thing)
-    size = getattr(thing, "nbytes", None)
-    return size if isinstance(size, int) else None
 
 
 def _parts(thing: Any) -> list[tuple[str, Any]]:

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from stepscope.integrations.torch.patches import Patches
-from stepscope.integrations.torch.workers import TRANSFORMS, WORDS, Slots, TimedCall, WorkerProbe, time_transforms
+from stepscope.integrations.torch.workers import TRANSFORMS, Slots, TimedCall, WorkerProbe, time_transforms
 from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:
@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 class DatasetTransforms:
     """Follows the training loaders that are iterated while it is attached."""
 
-    def __init__(
-        self,
-        charge: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
-        notices: Complaints | None = None,
-    ) -> None:
+    def __init__(self, charge: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> None:
         """Follow no loader yet; `charge` returns a function whose time counts as waiting for data."""
-        self._charge, self._notices = charge, notices or Complaints()
+        self._charge, self._notices = charge, Complaints()
         self.measured = False
         """Whether the dataset has transforms that can be separated from loading."""
         self._patches = Patches()
         self._active = False
-        self._slots: list[tuple[Slots, list[int]]] = []
+        self._slots: list[Slots] = []
         self._calls: list[TimedCall] = []
         self._wrapped: list[Any] = []
 
@@ -72,9 +68,9 @@ class DatasetTransforms:
         if not loader.num_workers:
             self._follow_here(loader.dataset)
             return
-        slots = Slots(torch.zeros((loader.num_workers, WORDS), dtype=torch.int64).share_memory_())
+        slots = Slots(loader.num_workers)
         loader.worker_init_fn = WorkerProbe(slots, loader.worker_init_fn)
-        self._slots.append((slots, [0] * loader.num_workers))
+        self._slots.append(slots)
 
     def _follow_here(self, dataset: Any) -> None:
         if any(dataset is known for known in self._wrapped):
@@ -90,10 +86,7 @@ class DatasetTransforms:
     def take(self) -> list[int]:
         """Return the transform time of each batch since the last call, in ns."""
         found = [] if not self._calls else [sum(call.take() for call in self._calls)]
-        for slots, seen in self._slots:
-            for worker, made in enumerate(slots.words[:, 0].tolist()):
-                if made != seen[worker]:
-                    seen[worker], batches = slots.read(worker, seen[worker])
-                    found += [round(batch.transform * 1e9) for batch in batches if batch.transform is not None]
+        times = (each for slots in self._slots for each in slots.read())
+        found += [round(each.transform * 1e9) for each in times if each.transform is not None]
         self.measured = self.measured or bool(found)
         return found

@@ -32,7 +32,6 @@ class WorkerDeaths:
     """
 
     def __init__(self, run: Run) -> None:
-        """Report deaths to `run`."""
         self._run = run
         self._workers: list[Any] = []
         self._heard: RuntimeError | None = None

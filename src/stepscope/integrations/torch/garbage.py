@@ -15,10 +15,9 @@ OLDEST = 2
 
 
 class Garbage:
-    """The collector's callback."""
+    """The collector's callback, which charges long collections to `timeline`."""
 
     def __init__(self, timeline: Timeline) -> None:
-        """Charge to `timeline`."""
         self._timeline = timeline
         self._charge = timeline.charge(automatic.GARBAGE)
         self._begun = False

@@ -49,7 +49,6 @@ class Losses:
     """Observe losses where the hooks of an instrument run anyway, in measured steps."""
 
     def __init__(self, run: Run, timeline: Timeline, roots: Roots) -> None:
-        """Record into a run, with the timeline and roots of its instrument."""
         self._run, self._timeline = run, timeline
         self._pending: list[Any] = []
         self._passes = self._updates = 0
@@ -243,9 +242,8 @@ def _padded_ends(tokens: Any) -> float | None:
     pad = last.mode().values
     ends = (tokens == pad).flip(1).int().cumprod(1).sum(1)  # how many of the last places of each row hold it
     lengths = places - ends
-    is_plausible = (
-        int(tokens.max()) > 2 and int(ends.min()) <= 1 and len(lengths.unique()) > 1
-    )  # flags and one-hot rows are no tokens
+    # Flags and one-hot rows are no tokens.
+    is_plausible = int(tokens.max()) > 2 and int(ends.min()) <= 1 and len(lengths.unique()) > 1
     if not is_plausible or bool(((tokens == pad).sum(1) > ends + places // 4).any()):
         return None
     share = float(ends.sum()) / tokens.numel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from dataclasses import dataclass
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -27,19 +28,17 @@ MOST_ANEW = 100
 """Maximum optimizers created after the first update that are recorded, each as an event that training starts again."""
 
 
+@dataclass
 class Flag:
     """A flag that a compiled region may set: it is only ever written there, so no guard depends on it."""
 
-    def __init__(self) -> None:
-        """Start unset."""
-        self.raised = False
+    raised: bool = False
 
 
 class Optimizers:
     """The hooks on every optimizer."""
 
     def __init__(self) -> None:
-        """Start without optimizers."""
         self._timeline: Timeline
         self._patches: Patches | None = None
         self._counting: Any = None

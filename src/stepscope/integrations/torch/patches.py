@@ -15,7 +15,6 @@ class Patches:
     """Replaced attributes; each is restored unless other code has replaced it since."""
 
     def __init__(self) -> None:
-        """Replace nothing yet."""
         self._done: list[tuple[Any, str, Any, Any]] = []
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> bool:

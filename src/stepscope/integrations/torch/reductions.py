@@ -21,10 +21,9 @@ OFTEN, SELDOM = 32, 8
 
 
 class Reductions:
-    """Query the DDP models of a program, in examined steps."""
+    """Query the DDP models of a program in examined steps, and record into `run`."""
 
     def __init__(self, run: Any, roots: Roots) -> None:
-        """Record into `run`."""
         self._run, self._roots = run, roots
         self._looks = 0
         self._begun: dict[int, int] = {}

@@ -39,21 +39,12 @@ class Root:
     """The hooks of one outermost module."""
 
     __slots__ = (
-        "__weakref__",
-        "_begun",
-        "_hooks",
-        "_inner",
-        "_is_on",
-        "_outer",
-        "_timeline",
-        "called",
-        "depth",
-        "module",
-        "trained",
+        *("__weakref__", "_begun", "_hooks", "_inner", "_is_on", "_outer", "_timeline"),
+        *("called", "depth", "module", "trained"),
     )
 
     def __init__(self, timeline: Timeline, module: Any, depth: int = 0) -> None:
-        """Belong to `module`, `depth` levels below an uncalled one."""
+        """Hook `module`, which is `depth` levels below an uncalled one."""
         self._timeline, self.depth = timeline, depth
         self.module: Callable[[], Any] = weakref.ref(module)
         self.called = self.trained = False
@@ -210,7 +201,6 @@ class Roots:
     """The known outermost modules, and new ones as they appear."""
 
     def __init__(self, timeline: Timeline) -> None:
-        """Start without modules."""
         self._timeline = timeline
         self._new: deque[weakref.ref[Any]] = deque(maxlen=100_000)
         self._roots: dict[int, Root] = {}

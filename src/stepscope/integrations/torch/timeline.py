@@ -33,40 +33,10 @@ class Timeline:
     """
 
     __slots__ = (
-        *(
-            "__weakref__",
-            "_begun_at",
-            "_skipped",
-            "_stage",
-            "_steps",
-            "_span_steps",
-            "active",
-            "add",
-            "backward",
-            "backwards",
-            "budget",
-            "compiled",
-        ),
-        *(
-            "copy",
-            "data",
-            "device",
-            "evaluation",
-            "evaluations",
-            "fast",
-            "forward",
-            "fresh",
-            "hushed",
-            "keeper",
-            "left",
-            "listeners",
-            "looked",
-            "looking",
-            "looks",
-            "notice",
-            "phase_ended",
-        ),
-        *("optimizer", "quiet", "run", "silenced", "span", "spent", "steps", "thread", "timing", "traced"),
+        *("__weakref__", "_begun_at", "_skipped", "_span_steps", "_stage", "_steps", "active", "add", "backward"),
+        *("backwards", "budget", "compiled", "copy", "data", "device", "evaluation", "evaluations", "fast", "forward"),
+        *("fresh", "hushed", "keeper", "left", "listeners", "looked", "looking", "looks", "notice", "optimizer"),
+        *("phase_ended", "quiet", "run", "silenced", "span", "spent", "steps", "thread", "timing", "traced"),
     )
 
     def __init__(self, run: Run, share: float, optimizers: Callable[[], int] = lambda: 1) -> None:
@@ -132,17 +102,10 @@ class Timeline:
 
     def settle(self) -> None:
         """Update whether hooks need attention."""
-        needs = (
-            self.traced,
-            self.timing,
-            self.span,
-            self.device,
-            not self.active,
-            not self.steps.marking,
-            self.looking,
-        )
-        self.fast = not any(needs) and not self.quiet
-        self.hushed = self.quiet and not any(needs) and not getattr(self.run, "followers", ())
+        busy = self.traced or self.timing or self.span or self.device or self.looking
+        plain = bool(not busy and self.active and self.steps.marking)  # the hooks in C compare with True itself
+        self.fast = plain and not self.quiet
+        self.hushed = plain and self.quiet and not getattr(self.run, "followers", ())
 
     def evaluate(self, iterator: Any) -> None:
         """Handle an evaluation loop over `iterator`, until it is exhausted or gone, or training continues."""
@@ -251,5 +214,7 @@ class Timeline:
         self.silenced(quiet)
 
     def _thinned(self, every: int, share: float) -> None:
-        facts = {"every": every, "cost_ratio": share, "overhead_budget": self.budget.share}
-        self.run.own_event("instrumentation", **facts, text=f"phases are measured in one step of {every}")
+        text = f"phases are measured in one step of {every}"
+        self.run.own_event(
+            "instrumentation", every=every, cost_ratio=share, overhead_budget=self.budget.share, text=text
+        )

@@ -1,13 +1,17 @@
 """Runs inside the worker processes of a DataLoader and times each batch where it is built.
 
 Each worker has a slot in memory shared with the trainer and writes a few numbers there: no queue, no lock, no message.
-Fresh worker processes import this module, so it loads nothing that they do not have anyway.
+Fresh worker processes import this module, so it imports nothing but torch, which they have loaded already.
 """
 
 from __future__ import annotations
 
 from time import perf_counter_ns
 from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils import fetch
 
 ENTRIES = 64
 """Number of batches remembered per worker; the trainer reads after every batch."""
@@ -19,7 +23,7 @@ WORDS = HEAD + ENTRIES * FIELDS
 TRANSFORMS = ("transform", "target_transform", "transforms")
 
 
-class Batch(NamedTuple):
+class BatchTimes(NamedTuple):
     """A worker's time for one batch, in seconds."""
 
     load: float
@@ -31,9 +35,9 @@ class Batch(NamedTuple):
 class Slots:
     """The slots of all workers of one iterator: a shared tensor of 64-bit integers, one row per worker."""
 
-    def __init__(self, words: Any) -> None:
-        """Take the tensor; `words[worker]` is a slot."""
-        self.words = words
+    def __init__(self, workers: int) -> None:
+        self.words = torch.zeros((workers, WORDS), dtype=torch.int64).share_memory_()
+        self._seen = [0] * workers
 
     def write(self, worker: int, load: int, transform: int, collate: int) -> None:
         """Add an entry: the numbers first, then the count that makes them valid."""
@@ -43,29 +47,30 @@ class Slots:
         row[at], row[at + 1], row[at + 2] = load, transform, collate
         row[0] = made + 1
 
-    def read(self, worker: int, seen: int) -> tuple[int, list[Batch]]:
-        """Return how many batches the worker has built, and those after the first `seen` that are still there."""
-        row = self.words[worker].tolist()
-        made = int(row[0])
-        first = max(seen, made - ENTRIES + 1, 0)
-        return made, [_batch(row, number) for number in range(first, made)]
-
-
-def _batch(row: list[int], number: int) -> Batch:
-    at = HEAD + number % ENTRIES * FIELDS
-    load, transform, collate = row[at : at + FIELDS]
-    return Batch(load / 1e9, None if transform < 0 else transform / 1e9, collate / 1e9)
+    def read(self) -> list[BatchTimes]:
+        """Return the batches that were built since the last call and are still there."""
+        found = []
+        for worker, made in enumerate(self.words[:, 0].tolist()):
+            if made == self._seen[worker]:
+                continue
+            row = self.words[worker].tolist()
+            made = row[0]  # noqa: PLW2901 - the worker may have built more by now
+            for number in range(max(self._seen[worker], made - ENTRIES + 1), made):
+                at = HEAD + number % ENTRIES * FIELDS
+                load, transform, collate = row[at : at + FIELDS]
+                found.append(BatchTimes(load / 1e9, None if transform < 0 else transform / 1e9, collate / 1e9))
+            self._seen[worker] = made
+        return found
 
 
 class TimedCall:
-    """A transform or collate function that adds up its own time."""
+    """A transform or collate function that adds up its own time, and otherwise behaves as `inner`."""
 
     def __init__(self, inner: Any) -> None:
-        """Wrap `inner`; everything except the call is passed on."""
         self.inner, self.spent = inner, 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it."""
+        """Call `inner`."""
         begun = perf_counter_ns()
         try:
             return self.inner(*args, **kwargs)
@@ -78,24 +83,19 @@ class TimedCall:
         return spent
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped function."""
         return getattr(self.__dict__.get("inner"), name)
 
 
 class WorkerProbe:
-    """The user's `worker_init_fn`, and then ours: it times the fetcher of this worker."""
+    """The `worker_init_fn` of the user (`inner`), and then ours, which times the fetcher of this worker."""
 
     def __init__(self, slots: Slots, inner: Any = None) -> None:
-        """Write to `slots`; `inner` is the user's function, if there is one."""
         self.slots, self.inner = slots, inner
 
     def __call__(self, worker: int) -> None:
         """Start a worker process."""
         if self.inner is not None:
             self.inner(worker)
-        from torch.utils.data import get_worker_info
-        from torch.utils.data._utils import fetch
-
         info = get_worker_info()
         transforms = time_transforms(info.dataset) if info is not None else []
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):  # noqa: SLF001 - torch has no hook here
@@ -127,7 +127,7 @@ def time_transforms(dataset: Any) -> list[TimedCall]:
 def _time_fetches(kind: Any, slots: Slots, worker: int, transforms: list[TimedCall]) -> None:
     original = kind.fetch
 
-    def fetch(self: Any, index: Any) -> Any:
+    def timed_fetch(self: Any, index: Any) -> Any:
         if type(self.collate_fn) is not TimedCall:
             self.collate_fn = TimedCall(self.collate_fn)
         begun = perf_counter_ns()
@@ -137,4 +137,4 @@ def _time_fetches(kind: Any, slots: Slots, worker: int, transforms: list[TimedCa
         slots.write(worker, spent - collate, sum(call.take() for call in transforms) if transforms else -1, collate)
         return made
 
-    kind.fetch = fetch
+    kind.fetch = timed_fetch
