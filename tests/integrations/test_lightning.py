@@ -189,7 +189,7 @@ def test_callback_that_fails_does_not_stop_the_training(tmp_path, monkeypatch, c
 
     for name in ("figures", "fit_begins"):
         monkeypatch.setattr(ThroughputMonitorCallback, name, broken)
-    monkeypatch.setattr("stepscope.integrations.lightning.recording.Recording.batch_ended", broken)
+    monkeypatch.setattr("stepscope.integrations.lightning.recording.FitRecording.batch_ended", broken)
     fitted = trainer(tmp_path, [ThroughputMonitorCallback()])
     fitted.fit(Model(), loader(8, 4))
     assert fitted.global_step == 4

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stepscope.integrations.profiler.operations import Event, own_costs, read, summarise
+from stepscope.integrations.profiler.operations import ProfilerEvent, own_costs, read, summarise
 
 
 def raw(name, start, duration, **more):
@@ -26,12 +26,12 @@ def raw(name, start, duration, **more):
 def test_own_time_is_without_what_lies_inside():
     """An operation's own time is its duration without the operations inside it on the same thread."""
     events = [
-        Event("outer", 1, 0, 100),
-        Event("inner", 1, 10, 50),
-        Event("innermost", 1, 20, 5),
-        Event("inner", 1, 60, 20),
-        Event("elsewhere", 2, 30, 40),
-        Event("after", 1, 100, 7),
+        ProfilerEvent("outer", 1, 0, 100),
+        ProfilerEvent("inner", 1, 10, 50),
+        ProfilerEvent("innermost", 1, 20, 5),
+        ProfilerEvent("inner", 1, 60, 20),
+        ProfilerEvent("elsewhere", 2, 30, 40),
+        ProfilerEvent("after", 1, 100, 7),
     ]
     expected = [("outer", 30), ("inner", 45), ("innermost", 5), ("inner", 20), ("after", 7), ("elsewhere", 40)]
     assert [(name, own) for name, own, _ in own_costs(events)] == expected
@@ -41,7 +41,11 @@ def test_own_time_is_without_what_lies_inside():
 def test_slowest_come_first_with_their_share():
     """Operations are listed by own time, the slowest first, with calls and the share of all own time."""
     found = summarise(
-        [Event("aten::conv2d", 1, 0, 352), Event("aten::mm", 1, 400, 300), Event("aten::mm", 1, 700, 348)]
+        [
+            ProfilerEvent("aten::conv2d", 1, 0, 352),
+            ProfilerEvent("aten::mm", 1, 400, 300),
+            ProfilerEvent("aten::mm", 1, 700, 348),
+        ]
     )
     assert [(item.name, item.calls, item.share) for item in found.operations] == [
         ("mm", 2, 0.648),
@@ -85,7 +89,7 @@ def test_memory_belongs_to_the_innermost_operation():
     )
     found = {item.name: item.memory_bytes for item in summarise(events).operations}
     assert found == {"linear": -1024, "empty": 4096}
-    assert summarise([Event("x", 1, 0, 1)]).operations[0].memory_bytes is None
+    assert summarise([ProfilerEvent("x", 1, 0, 1)]).operations[0].memory_bytes is None
 
 
 def test_annotations_are_no_operations():
@@ -105,4 +109,4 @@ def test_older_events_have_microseconds():
 def test_nothing_is_no_error():
     """A profile without operations has an empty list."""
     assert summarise(read([])).operations == []
-    assert summarise([Event("x", 1, 0, 0)]).operations == []
+    assert summarise([ProfilerEvent("x", 1, 0, 0)]).operations == []

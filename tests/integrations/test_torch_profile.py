@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from stepscope.integrations.profiler import profile as torch_profile
-from stepscope.integrations.profiler.profile import EpochProfiles, Options, Profile
+from stepscope.integrations.profiler.profile import EpochProfiles, Profile, ProfileOptions
 from stepscope.recorder.followed_step import FollowedStep
 from stepscope.session.opening import init
 from tests.fakes import Clock
@@ -209,8 +209,8 @@ def test_wrong_options_are_refused(tmp_path, options):
 
 def test_activities_in_any_spelling():
     """Activities may be one word, a list, and in capitals."""
-    assert Options(activities="CPU").checked().activities == ("cpu",)
-    assert Options(activities=["CPU", "cuda"]).checked().activities == ("cpu", "cuda")
+    assert ProfileOptions(activities="CPU").checked().activities == ("cpu",)
+    assert ProfileOptions(activities=["CPU", "cuda"]).checked().activities == ("cpu", "cuda")
 
 
 def test_show_that_raises_is_told(tmp_path, torch, capsys):
@@ -240,7 +240,7 @@ def test_epochs_have_a_trace_each(tmp_path, torch):
 
 
 def test_wrong_options_of_epochs_are_refused_at_once(tmp_path):
-    """Options of the epochs' profiles are looked at when they are given, not in the middle of a training."""
+    """ProfileOptions of the epochs' profiles are looked at when they are given, not in the middle of a training."""
     with pytest.raises(TypeError):
         EpochProfiles(tmp_path, [1], bogus=1)
 

@@ -19,7 +19,7 @@ NAME = "stepscope"
 
 
 class StepscopeTracker(GeneralTracker):  # type: ignore[misc]
-    """Record what `accelerator.log` is given: on every process, each as its own rank of one run."""
+    """Record what `accelerator.log` receives, on every process as its own rank of one run."""
 
     name = NAME
     requires_logging_directory = False
@@ -30,8 +30,8 @@ class StepscopeTracker(GeneralTracker):  # type: ignore[misc]
 
         Args:
             run_name: the project that `init_trackers` names.
-            run: a run to record into, which is not ended by `end_training`.
-            options: further ones of `stepscope.init`.
+            run: a run to record into; it is not ended by `end_training`.
+            options: further options of `stepscope.init`.
         """
         super().__init__()
         self.notices = Complaints()
@@ -40,7 +40,7 @@ class StepscopeTracker(GeneralTracker):  # type: ignore[misc]
 
     @property
     def run(self) -> Run:
-        """The run; asking for it begins it."""
+        """The run; started on first use."""
         if self._run is None:
             self._run, self._owned = take_run(**self._options)
         return self._run
@@ -52,20 +52,19 @@ class StepscopeTracker(GeneralTracker):  # type: ignore[misc]
 
     @guarded
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Keep what the training was configured with."""
+        """Record the training's configuration."""
         if self._run is None:
             self._options.setdefault("config", dict(values))
         self.run.own_event("hyperparameters", values=dict(values))
 
     @guarded
-    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Record a row; tensors are taken without waiting for a device."""
-        del kwargs
+    def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
+        """Record a row; tensors are read without waiting for a device."""
         self.run.log(dict(values), step=step)
 
     @guarded
     def finish(self) -> None:
-        """End the run, if the tracker has begun it."""
+        """End the run, if the tracker has started it."""
         run, owned = self._run, self._owned
         self._run, self._owned = None, False
         if run is not None and owned:

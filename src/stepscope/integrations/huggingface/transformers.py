@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from stepscope.session.run import Run
 
 NAME = "stepscope"
-OWN = {"loss", "learning_rate", "epoch"}
-"""What is recorded for every step already: the Trainer's mean since its last log goes to `trainer/`."""
+IN_STEP_ROW = {"learning_rate", "epoch"}
+"""Values of the Trainer that are not recorded again: they are the same as in the step's own row."""
+SUMMARY = ("train_", "total_flos")
+"""Values whose names start so are recorded below `trainer/`, as is the mean loss if each step has its own."""
 
 
 class Monitor(Protocol):
-    """What is needed of a GPUMonitor."""
+    """The part of a GPUMonitor that is used here."""
 
     gpu_index: int
 
@@ -34,17 +36,17 @@ class Monitor(Protocol):
         """Whether it samples."""
 
     def start_monitoring(self) -> None:
-        """Begin."""
+        """Start sampling."""
 
     def stop_monitoring(self) -> None:
-        """End."""
+        """Stop sampling."""
 
     def get_current_metrics(self) -> Mapping[str, Any]:
         """Return the newest sample."""
 
 
 class Steps(Protocol):
-    """What wants to know of steps: a TrainingMonitorCallback, which writes them to a file."""
+    """Receives every step, such as a TrainingMonitorCallback, which writes them to a file."""
 
     def on_train_begin(self) -> None:
         """Handle the start of training."""
@@ -60,10 +62,10 @@ class Steps(Protocol):
 
 
 class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
-    """Record the training of a Trainer, and sample its GPU meanwhile. Never raises, never waits for a device."""
+    """Record the training of a Trainer, and sample its GPU. Never raises, never waits for a device."""
 
     active: ClassVar[WeakValueDictionary[int, GPUMonitoringCallback]] = WeakValueDictionary()
-    """Who records which training, by the id of its state: given twice, the callback records once."""
+    """The recording callback of each training, by the id of its state: a Trainer with two of them records once."""
 
     def __init__(
         self,
@@ -77,28 +79,27 @@ class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
         """Prepare; nothing starts before the training.
 
         Args:
-            gpu_monitor: started and stopped with the training, unless it runs already; None: only the run's watcher
-                samples the machine.
+            gpu_monitor: started and stopped with the training unless it already runs; by default only the run's
+                watcher samples the machine.
             log_interval: steps between two lines on the console, and between two rates.
             run: where to record; by default the current run of the process, or a new one that ends with the training.
-            steps: notified of every step too, such as a TrainingMonitorCallback.
-            project: of a new run.
+            steps: receives every step too, such as a TrainingMonitorCallback.
+            project: project of a new run.
         """
         self.gpu_monitor, self.steps = gpu_monitor, steps
         self.log_interval = max(1, int(log_interval))
         self.notices = Complaints()
         self.recording: TrainerRecording | None = None
-        """What records this training; None outside of one."""
+        """The recording of this training; None outside of one."""
         self.rates: dict[str, Any] = {}
-        """Steps, samples and tokens per second of the last interval; a tensor, where tokens are counted on a device."""
+        """Steps, samples and tokens per second of the last interval; a tensor if tokens are counted on a device."""
         self._given, self._project = run, project
         self._owned, self._started_monitor = False, False
         self._logs: dict[str, float] = {}
 
     @guarded
-    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Begin a run, if there is none, and the monitor."""
-        del control
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **more: Any) -> None:
+        """Start a run if there is none, and the monitor."""
         if self.active.get(id(state), self) is not self:
             self.notices.say("twice", "the Trainer has this callback twice, by report_to too: the first one records")
             return
@@ -117,32 +118,28 @@ class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
             self.steps.on_train_begin()
 
     @guarded
-    def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Have the batches of a step."""
-        del args, state, control, more
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Handle the arrival of a step's batches."""
         if self.recording is not None:
             self.recording.step_begins()
             if self.steps is not None:
                 self.steps.on_step_begin()
 
     @guarded
-    def on_substep_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Be done with one batch of several."""
-        del args, state, control, more
+    def on_substep_end(self, *_: Any, **__: Any) -> None:
+        """Handle the end of one batch of an accumulation."""
         if self.recording is not None:
             self.recording.substep_ended()
 
     @guarded
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Have the gradients."""
-        del args, state, control
+    def on_pre_optimizer_step(self, *_: Any, **more: Any) -> None:
+        """Read the learning rate."""
         if self.recording is not None:
             self.recording.before_optimizer(more.get("optimizer"))
 
     @guarded
-    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         """End a step."""
-        del args, more
         recording = self.recording
         if recording is None:
             return
@@ -159,54 +156,50 @@ class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
                 epoch=state.epoch,
                 loss=known.get("loss", reported.get("loss")),
                 lr=known.get("learning_rate"),
-                grad_norm=reported.get("grad_norm"),  # the last that the Trainer has told: it tells after the step
+                grad_norm=reported.get("grad_norm"),  # of an earlier step: the Trainer reports it after this event
                 throughput=self.rates.get("samples_per_second"),
             )
 
     @guarded
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **more: Any) -> None:
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Record what the Trainer reports."""
-        del args, control, more
         recording = self.recording
         if recording is None or not logs:
             return
         numbers = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
         self._logs.update({name: value for name, value in numbers.items() if not name.startswith("eval_")})
-        own = OWN if recording.loss_is_known else OWN - {"loss"}
-        named = {name if _is_plain(name, own) else f"trainer/{name}": value for name, value in numbers.items()}
-        for name in ("trainer/epoch", "trainer/learning_rate"):  # the same number as in the step's own row
-            named.pop(name, None)
+        named = {}
+        for name, value in numbers.items():
+            if name not in IN_STEP_ROW:
+                is_mean = name == "loss" and recording.loss_is_known
+                named[f"trainer/{name}" if is_mean or name.startswith(SUMMARY) else name] = value
         recording.run.log(named, step=state.global_step)
         recording.done("logging")
 
     @guarded
-    def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """End an evaluation; its figures came by `on_log`."""
-        del args, control, more
+    def on_evaluate(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """End an evaluation, whose metrics `on_log` has received."""
         if self.recording is not None:
             self.recording.run.own_event("evaluation", step=state.global_step)
             self.recording.done("evaluation")
 
     @guarded
-    def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+    def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """End a checkpoint."""
-        del control, more
         if self.recording is not None:
             folder = f"{args.output_dir}/checkpoint-{state.global_step}"
             self.recording.run.own_event("checkpoint", step=state.global_step, path=folder)
             self.recording.done("checkpoint")
 
     @guarded
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """See what the Trainer does at the end of an epoch."""
-        del args, state, more
+    def on_epoch_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
+        """Expect what the Trainer does at the end of an epoch."""
         if self.recording is not None:
             self.recording.between_steps(control)
 
     @guarded
-    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """End what was begun."""
-        del args, control, more
+    def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """End what was started."""
         recording, self.recording = self.recording, None
         self.active.pop(id(state), None)
         if self.steps is not None:
@@ -238,17 +231,8 @@ class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
         return f"GPUMonitoring: Step {step} - {', '.join(parts) or 'no figures yet'}"
 
 
-def _is_plain(name: str, own: set[str]) -> bool:
-    """Return whether a value of the Trainer keeps its name."""
-    return name not in own and not name.startswith(("train_", "total_flos"))
-
-
 def register(table: dict[str, type] | None = None) -> None:
-    """Make `report_to=["stepscope"]` of TrainingArguments mean this callback.
-
-    Args:
-        table: callbacks by name; that of Transformers by default.
-    """
+    """Make `report_to=["stepscope"]` of TrainingArguments mean this callback, in `table` or that of Transformers."""
     if table is None:
         from transformers.integrations import integration_utils
 

@@ -56,14 +56,13 @@ class Durations:
     """Durations in nanoseconds."""
 
     def __init__(self, kept: int = MOST_DURATIONS) -> None:
-        """Begin with none."""
         self.count = 0
         self.total = 0
         """Sum in ns, of all of them."""
         self._kept, self._stride, self._values = kept, 1, array("q")
 
     def add(self, nanoseconds: int) -> None:
-        """Take one in."""
+        """Add a duration."""
         if self.count % self._stride == 0:
             self._values.append(nanoseconds)
             if len(self._values) >= self._kept:
@@ -72,7 +71,7 @@ class Durations:
         self.total += nanoseconds
 
     def milliseconds(self) -> dict[str, float]:
-        """Return avg, p50, p95 and p99 in ms (percentiles by rank, of what is kept); {} without any."""
+        """Return avg, p50, p95 and p99 in ms (percentiles of the kept values); empty without any."""
         if not self.count:
             return {}
         ordered = sorted(self._values)
@@ -81,8 +80,8 @@ class Durations:
         return {"avg": self.total / self.count / 1e6, **{name: ordered[at] / 1e6 for name, at in places.items()}}
 
 
-class Span:
-    """The context of one action."""
+class ActionSpan:
+    """The context of one action, in its phase `name` (None: in none)."""
 
     __slots__ = ("_actions", "_name")
 
@@ -107,17 +106,14 @@ class ActionPhases:
         clock: Callable[[], int] = monotonic_ns,
         is_empty: Callable[[str], bool] = lambda _action: False,
     ) -> None:
-        """Prepare.
+        """Open phases with `phase`; `clock` is monotonic, in ns.
 
-        Args:
-            phase: returns the context of a phase.
-            clock: monotonic, in ns.
-            is_empty: returns whether an action only calls an empty hook; called once per action.
+        `is_empty` returns whether an action only calls an empty hook; it is called once per action.
         """
         self._phase, self._clock, self._is_empty = phase, clock, is_empty
         self._notices = Complaints()
         self._contexts: dict[str, Any] = {}
-        self._spans: dict[str, Span] = {}
+        self._spans: dict[str, ActionSpan] = {}
         self._begun: list[tuple[str, int, bool]] = []
         self._pauses = 0
         self._paused_at = 0
@@ -161,12 +157,12 @@ class ActionPhases:
         while self._begun:
             self.leave(self._begun[-1][0])
 
-    def span(self, action: str) -> Span:
+    def span(self, action: str) -> ActionSpan:
         """Return the context of an action."""
         span = self._spans.get(action)
         if span is None:
             name = phase_of(action)
-            span = self._spans[action] = Span(self, None if name in HOOKS and self._skips(action) else name)
+            span = self._spans[action] = ActionSpan(self, None if name in HOOKS and self._skips(action) else name)
         return span
 
     def _skips(self, action: str) -> bool:
@@ -183,12 +179,9 @@ class ActionPhases:
         self.span(action).__exit__()
 
     def charged(self, name: str, function: Callable[..., Any], *, waits: bool = True) -> Callable[..., Any]:
-        """Return a function whose time is charged to a phase, except during an evaluation.
+        """Return a function whose time is charged to phase `name`, except during an evaluation.
 
-        Args:
-            name: of the phase.
-            function: what is to be charged.
-            waits: whether a call is the wait for one batch, if the phase is "data".
+        In the phase "data", `waits` says whether a call is the wait for one batch.
         """
 
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -15,10 +15,7 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def lightning_package(modules: Mapping[str, Any] = sys.modules) -> Any:
-    """Return Lightning's package: the one that is loaded already, else the first that is installed.
-
-    Args:
-        modules: loaded modules by name.
+    """Return Lightning's package: the one among the loaded `modules`, else the first that is installed.
 
     Raises:
         StepscopeError: neither is installed.

@@ -10,45 +10,39 @@ from stepscope.integrations.walls import guarded
 from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:
-    from stepscope.integrations.lightning.recording import Recording
+    from stepscope.integrations.lightning.recording import FitRecording
 
 
 class MonitorCallback(Callback):  # type: ignore[misc]
-    """A callback that records; does nothing at all if it is not enabled.
+    """A callback that records; does nothing if it is not `enabled`. `project` is that of a new run.
 
-    The trainer's hooks end in the methods `fit_begins` … `fit_ended`, which a callback fills as it needs.
+    The trainer's hooks call the methods `fit_begins` … `fit_ended`, which subclasses override as needed.
     """
 
-    def __init__(self, *, enabled: bool = True, project: str | None = None) -> None:
-        """Prepare; nothing starts before the fit.
-
-        Args:
-            enabled: whether it does anything.
-            project: of the run that is begun if there is none.
-        """
+    def __init__(self, *, enabled: bool, project: str | None) -> None:
         super().__init__()
         self.enabled = bool(enabled)
         self.project = project
         self.notices = Complaints()
-        self.recording: Recording | None = None
-        """What records this fit; None outside of one."""
+        self.recording: FitRecording | None = None
+        """The recording of this fit; None outside of one."""
 
-    def fit_begins(self, trainer: Any, recording: Recording) -> None:
+    def fit_begins(self, trainer: Any, recording: FitRecording) -> None:
         """Handle the start of training."""
 
-    def epoch_begins(self, trainer: Any, recording: Recording) -> None:
+    def epoch_begins(self, trainer: Any, recording: FitRecording) -> None:
         """Handle the start of a training epoch."""
 
-    def batch_ended(self, trainer: Any, recording: Recording, batch_index: int) -> None:
+    def batch_ended(self, trainer: Any, recording: FitRecording, batch_index: int) -> None:
         """Handle the end of a training batch."""
 
-    def epoch_ended(self, trainer: Any, recording: Recording) -> None:
+    def epoch_ended(self, trainer: Any, recording: FitRecording) -> None:
         """Handle the end of a training epoch."""
 
     def fit_ended(self) -> None:
         """Handle the end of the fit, for any reason."""
 
-    def _leading(self) -> Recording | None:
+    def _leading(self) -> FitRecording | None:
         """Return the recording if this callback leads it."""
         recording = self.recording
         return recording if recording is not None and recording.leads(self) else None
@@ -61,7 +55,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
 
     @guarded
     def on_train_start(self, trainer: Any, *_: Any) -> None:
-        """Begin where the trainer stands."""
+        """Begin at the trainer's step."""
         if (leading := self._leading()) is not None:
             leading.fit_begins(trainer)
         if self.recording is not None:
@@ -77,21 +71,21 @@ class MonitorCallback(Callback):  # type: ignore[misc]
 
     @guarded
     def on_before_backward(self, _trainer: Any, pl_module: Any, *_: Any) -> None:
-        """Open the phase if the module calls backward itself, which is no action of the trainer."""
+        """Open the phase if the module calls backward itself, which the trainer does not report."""
         leading = self._leading()
         if leading is not None and not pl_module.automatic_optimization:
             leading.actions.enter("backward")
 
     @guarded
     def on_after_backward(self, _trainer: Any, pl_module: Any) -> None:
-        """Close it."""
+        """Close the phase."""
         leading = self._leading()
         if leading is not None and not pl_module.automatic_optimization:
             leading.actions.leave("backward")
 
     @guarded
     def on_before_optimizer_step(self, _trainer: Any, _pl_module: Any, optimizer: Any) -> None:
-        """Take the learning rate."""
+        """Read the learning rate."""
         if (leading := self._leading()) is not None:
             leading.before_optimizer(optimizer)
 
@@ -105,14 +99,14 @@ class MonitorCallback(Callback):  # type: ignore[misc]
 
     @guarded
     def on_validation_start(self, trainer: Any, *_: Any) -> None:
-        """Open the phase; the check before the training belongs to no step."""
+        """Open the phase; the sanity check before the training belongs to no step."""
         leading = self._leading()
         if leading is not None and not trainer.sanity_checking:
             leading.evaluation_begins()
 
     @guarded
     def on_validation_end(self, trainer: Any, *_: Any) -> None:
-        """Close it."""
+        """Close the phase."""
         leading = self._leading()
         if leading is not None and not trainer.sanity_checking:
             leading.evaluation_ended(trainer)
@@ -133,7 +127,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
 
     @guarded
     def on_exception(self, trainer: Any, _pl_module: Any, exception: BaseException) -> None:
-        """End the fit as failed; the exception goes on."""
+        """End the fit as failed; the exception propagates."""
         self._end(trainer, exception)
 
     @guarded
@@ -151,5 +145,5 @@ class MonitorCallback(Callback):  # type: ignore[misc]
                 RECORDINGS.leave(trainer, self, error)
 
     def say(self, trainer: Any, line: str) -> None:
-        """Print a line on rank 0, without tearing the progress bar."""
+        """Print a line on rank 0 without breaking the progress bar."""
         trainer.lightning_module.print(line)

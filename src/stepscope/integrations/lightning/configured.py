@@ -24,12 +24,8 @@ def configured(group: str) -> Callable[[Callable[..., None]], Callable[..., None
         def with_settings(self: object, *arguments: Any, **options: Any) -> None:
             passed = {*names[: len(arguments)], *options}
             settings = options_of(group)
-            init(
-                self,
-                *arguments,
-                **{name: settings[name] for name in settings.keys() - passed if name in names},
-                **options,
-            )
+            configured = {name: settings[name] for name in settings.keys() - passed if name in names}
+            init(self, *arguments, **configured, **options)
 
         return with_settings
 

@@ -23,10 +23,10 @@ rank_zero_only = PACKAGE.utilities.rank_zero_only
 
 
 class StepscopeLogger(Logger):  # type: ignore[misc]
-    """Record what a module logs. The run is the current one of the process, else it is begun at the first use."""
+    """Record what a module logs, in the current run of the process or in a new one that starts at the first use."""
 
     stepscope_run = True
-    """How our callbacks know it: what they record goes to the same run."""
+    """Our callbacks recognize the logger by this, and record into the same run."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class StepscopeLogger(Logger):  # type: ignore[misc]
 
         Args:
             project: folder of runs that belong together.
-            name: of the run.
+            name: name of the run.
             dir: root of all runs.
-            run: a run to record into, which is not ended with the training.
-            options: further ones of `stepscope.init`.
+            run: a run to record into; it is not ended with the training.
+            options: further options of `stepscope.init`.
         """
         super().__init__()
         given = {"project": project, "name": name, "dir": dir}
@@ -68,18 +68,18 @@ class StepscopeLogger(Logger):  # type: ignore[misc]
 
     @property
     def run(self) -> Run:
-        """The run; asking for it begins it."""
+        """The run; started on first use."""
         return self.begin()
 
     @property
     @rank_zero_experiment  # type: ignore[untyped-decorator]
     def experiment(self) -> Run:
-        """The same, under Lightning's name; on other ranks than 0 something that does nothing."""
+        """The same, under Lightning's name; on ranks other than 0 an object that does nothing."""
         return self.run
 
     @staticmethod
     def _is_first() -> bool:
-        """Return whether this is rank 0: what a module logs is the same on all of them."""
+        """Return whether this is rank 0: a module logs the same values on all ranks."""
         return not getattr(rank_zero_only, "rank", 0)
 
     @property
@@ -111,13 +111,13 @@ class StepscopeLogger(Logger):  # type: ignore[misc]
 
     @guarded
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
-        """Record where the best checkpoint lies."""
+        """Record the path of the best checkpoint."""
         if self._is_first():
             self.run.own_event("checkpoint_saved", best=str(getattr(checkpoint_callback, "best_model_path", "")))
 
     @guarded
     def finalize(self, status: str) -> None:
-        """End the run, if the logger has begun it."""
+        """End the run, if the logger has started it."""
         run, owned = self._run, self._owned
         if run is not None and owned and self._is_first():
             self._run, self._owned = None, False

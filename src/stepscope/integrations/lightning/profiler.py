@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.numbers import format_value
 from stepscope.integrations.lightning.callback import MonitorCallback
 from stepscope.integrations.lightning.configured import configured
-from stepscope.integrations.profiler.profile import EpochProfiles, Options
+from stepscope.integrations.profiler.profile import EpochProfiles, ProfileOptions
 from stepscope.integrations.profiler.trace_file import MAX_BYTES
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from stepscope.integrations.lightning.recording import Recording
+    from stepscope.integrations.lightning.recording import FitRecording
 
 
 class ProfilerCallback(MonitorCallback):
     """Run torch's profiler over some batches of chosen epochs, on rank 0. Off by default: it slows these batches down.
 
-    Epochs count from 0, as Lightning counts them. A trace is `<output_dir>/chrome_trace_epoch_<n>.json`.
+    Epochs count from 0, as in Lightning. A trace is `<output_dir>/chrome_trace_epoch_<n>.json`.
     """
 
     @configured("profiler")
@@ -73,11 +73,11 @@ class ProfilerCallback(MonitorCallback):
             "export": bool(export_chrome_trace),
             "max_bytes": int(max_trace_bytes),
         }
-        Options(**self.options).checked()
+        ProfileOptions(**self.options).checked()
         self.profiles: EpochProfiles | None = None
         """The profiles of this fit, with their `results` by epoch; None before."""
 
-    def fit_begins(self, trainer: Any, recording: Recording) -> None:
+    def fit_begins(self, trainer: Any, recording: FitRecording) -> None:
         """Prepare the profiles, and say if no epoch will be profiled."""
         if not trainer.is_global_zero:
             return
@@ -92,25 +92,24 @@ class ProfilerCallback(MonitorCallback):
         if last is not None and 0 <= last <= min(self.profile_epochs, default=last):
             self.say(trainer, f"Profiler: no epoch of {self.profile_epochs} is trained: they are 0 to {last - 1}")
 
-    def epoch_begins(self, trainer: Any, recording: Recording) -> None:
-        """Begin a profile, if this epoch is one of those."""
-        del recording
+    def epoch_begins(self, trainer: Any, _recording: FitRecording) -> None:
+        """Begin a profile, if this epoch is to be profiled."""
         if self.profiles is not None:
             self.profiles.begin(trainer.current_epoch)
 
-    def batch_ended(self, trainer: Any, recording: Recording, batch_index: int) -> None:
-        """Go on; the profile ends with the last batch at the latest, so that no evaluation is in it."""
+    def batch_ended(self, trainer: Any, recording: FitRecording, batch_index: int) -> None:
+        """Count the batch; the profile ends with the last one at the latest, so that it contains no evaluation."""
         if self.profiles is None:
             return
         self.profiles.step()
         if batch_index + 1 == trainer.num_training_batches:
             self._end_profile(trainer, recording)
 
-    def epoch_ended(self, trainer: Any, recording: Recording) -> None:
+    def epoch_ended(self, trainer: Any, recording: FitRecording) -> None:
         """End a profile that is still open."""
         self._end_profile(trainer, recording)
 
-    def _end_profile(self, trainer: Any, recording: Recording) -> None:
+    def _end_profile(self, trainer: Any, recording: FitRecording) -> None:
         result = None if self.profiles is None else self.profiles.end()
         epoch = recording.epoch
         if result is not None and not result.error and epoch.seconds > 0:

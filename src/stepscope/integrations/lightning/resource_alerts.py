@@ -1,4 +1,4 @@
-"""The resource callback's alerts: a lasting condition is reported once, and again only after it was over."""
+"""The resource callback's alerts: a lasting condition is reported once, and again only after it has ended."""
 
 from __future__ import annotations
 
@@ -11,101 +11,99 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 BATCHES = 30
-"""Batches in a row that a value must be beyond its threshold."""
+"""Consecutive batches for which a value must be beyond its threshold."""
 SAMPLES = 3
-"""Different samples among them at least: batches may be much faster than the machine is looked at."""
+"""Minimum number of different samples among them: batches may be much faster than the sampling."""
 HYSTERESIS = 0.05
-"""Share by which a value has to be better than its threshold before it counts as well again."""
+"""Margin, as a share of the threshold, by which a value must recover before its condition has ended."""
 HOT = 80.0
 """Degrees Celsius."""
 
 
-class Told(NamedTuple):
+class ResourceAlert(NamedTuple):
     """The message about a lasting condition."""
 
     text: str
     remedy: str
-    """What to do, in the words of the diagnosis."""
 
 
-class Judged(NamedTuple):
-    """One value held against its threshold."""
+class Condition(NamedTuple):
+    """One value compared with its threshold."""
 
     name: str
     text: str
-    """Its message, without the duration."""
-    bad: bool
-    well: bool
+    """The message, without the duration."""
+    holds: bool
+    is_over: bool
+    """Whether the value has recovered by the margin."""
     remedy: str
 
 
 @dataclass
-class _Lasting:
-    """For how long something has been bad."""
+class _Streak:
+    """How long a condition has held."""
 
     batches: int = 0
     samples: int = 0
-    told: bool = False
+    reported: bool = False
 
 
 @dataclass
 class ResourceAlerts:
-    """Counts batches; for one thread."""
+    """Counts the batches for which conditions hold; for one thread."""
 
     options: Mapping[str, bool | float]
-    """As the callback has them: `alert_gpu_underutilization`, `gpu_util_threshold` and so on."""
+    """The callback's options `alert_gpu_underutilization`, `gpu_util_threshold` and so on."""
     batches: int = BATCHES
-    hysteresis: float = HYSTERESIS
-    _lasting: dict[str, _Lasting] = field(default_factory=dict)
+    _streaks: dict[str, _Streak] = field(default_factory=dict)
     _last: Mapping[str, float] | None = None
 
-    def look(self, values: Mapping[str, float]) -> list[Told]:
-        """Take the newest sample at the end of a batch, the same again if there is no newer; return what to tell."""
+    def look(self, values: Mapping[str, float]) -> list[ResourceAlert]:
+        """Return the new alerts at the end of a batch; without a newer sample, pass the same mapping again."""
         is_new, self._last = values is not self._last, values
         found = []
-        for judged in self._judge(values):
-            state = self._lasting.setdefault(judged.name, _Lasting())
-            if not judged.bad:
-                state.batches = state.samples = 0
-                state.told = state.told and not judged.well
+        for condition in self._conditions(values):
+            streak = self._streaks.setdefault(condition.name, _Streak())
+            if not condition.holds:
+                streak.batches = streak.samples = 0
+                streak.reported = streak.reported and not condition.is_over
                 continue
-            state.batches += 1
-            state.samples += is_new
-            if state.batches >= self.batches and state.samples >= min(SAMPLES, self.batches) and not state.told:
-                state.told = True
-                found.append(Told(f"{judged.text} for {state.batches} batches", judged.remedy))
+            streak.batches += 1
+            streak.samples += is_new
+            is_long = streak.batches >= self.batches and streak.samples >= min(SAMPLES, self.batches)
+            if is_long and not streak.reported:
+                streak.reported = True
+                found.append(ResourceAlert(f"{condition.text} for {streak.batches} batches", condition.remedy))
         return found
 
-    def _judge(self, values: Mapping[str, float]) -> Iterator[Judged]:
-        yield from self._gpus(values)
+    def _conditions(self, values: Mapping[str, float]) -> Iterator[Condition]:
+        options, numbers = self.options, gpu_numbers(values)
+        least = float(options["gpu_util_threshold"])
+        for number in numbers:
+            gpu = f"GPU {number}" if len(numbers) > 1 else "GPU"
+            busy, heat = (values.get(f"gpu/{number}/{name}") for name in ("utilization_ratio", "temperature_celsius"))
+            if busy is not None and options["alert_gpu_underutilization"]:
+                is_over = busy >= min(1.0, least * (1 + HYSTERESIS))
+                text = f"{gpu} utilization below {least:.0%}"
+                yield Condition(f"busy {number}", text, busy < least, is_over, remedy("gpu_idle"))
+            if heat is not None:
+                text, advice = f"{gpu} temperature above {HOT:.0f}°C", remedy("gpu_throttled", "heat")
+                yield _above(f"heat {number}", text, heat, HOT, advice)
         used, total = values.get("memory/used_bytes"), values.get("memory/total_bytes")
         ratio = values.get("memory/used_ratio", used / total if used is not None and total else None)
-        if self.options["alert_memory_pressure"] and ratio is not None:
-            most = float(self.options["memory_threshold"])
-            yield self._above("memory", "memory usage", ratio, most, remedy("oom", "host"))
+        if options["alert_memory_pressure"] and ratio is not None:
+            most = float(options["memory_threshold"])
+            yield _above("memory", f"memory usage above {most:.0%}", ratio, most, remedy("oom", "host"))
         waiting = values.get("cpu/iowait_ratio")
-        if self.options["alert_io_bottleneck"] and waiting is not None:
-            most = float(self.options["io_wait_threshold"])
-            yield self._above("io", "time waiting on disk", waiting, most, remedy("input_bound", "disk"))
+        if options["alert_io_bottleneck"] and waiting is not None:
+            most = float(options["io_wait_threshold"])
+            yield _above("io", f"time waiting on disk above {most:.0%}", waiting, most, remedy("input_bound", "disk"))
 
-    def _gpus(self, values: Mapping[str, float]) -> Iterator[Judged]:
-        """Judge each GPU; one of several is called by its number."""
-        least = float(self.options["gpu_util_threshold"])
-        numbers = sorted(
-            {int(name.split("/")[1]) for name in values if name.startswith("gpu/") and name[4].isdecimal()}
-        )
-        for number in numbers:
-            which = f"GPU {number}" if len(numbers) > 1 else "GPU"
-            busy, heat = (values.get(f"gpu/{number}/{name}") for name in ("utilization_ratio", "temperature_celsius"))
-            if busy is not None and self.options["alert_gpu_underutilization"]:
-                text = f"{which} utilization below {least * 100:.0f}%"
-                well = busy >= min(1.0, least * (1 + self.hysteresis))
-                yield Judged(f"busy {number}", text, busy < least, well, remedy("gpu_idle"))
-            if heat is not None:
-                cool = heat <= HOT * (1 - self.hysteresis)
-                text, advice = f"{which} temperature above {HOT:.0f}°C", remedy("gpu_throttled", "heat")
-                yield Judged(f"heat {number}", text, heat > HOT, cool, advice)
 
-    def _above(self, name: str, what: str, value: float, most: float, advice: str) -> Judged:
-        well = value <= most * (1 - self.hysteresis)
-        return Judged(name, f"{what} above {most * 100:.0f}%", value > most, well, advice)
+def _above(name: str, text: str, value: float, most: float, advice: str) -> Condition:
+    return Condition(name, text, value > most, value <= most * (1 - HYSTERESIS), advice)
+
+
+def gpu_numbers(values: Mapping[str, float]) -> list[int]:
+    """Return the numbers of the GPUs that have values, in order."""
+    return sorted({int(name.split("/")[1]) for name in values if name.startswith("gpu/") and name[4].isdecimal()})

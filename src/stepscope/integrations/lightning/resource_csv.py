@@ -13,19 +13,14 @@ if TYPE_CHECKING:
 FIRST = ("time", "step")
 """Columns of every table: seconds since 1970 UTC, and the step of the training."""
 MOST = 10_000
-"""Older tables of one name that are kept apart."""
+"""Maximum older tables of one name that are kept."""
 
 
 class ResourceTable:
-    """One CSV file. Every row is on its way to the disk when `add` returns; a value that is absent is an empty cell."""
+    """One CSV file, created with the first row. Rows are not buffered; a missing value is an empty cell."""
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
-        """Prepare to write `path`; nothing is made before the first row.
-
-        Args:
-            path: of the file.
-            resume: go on in the file that is there; else that one is kept under another name.
-        """
+        """Prepare to write `path`; to `resume` is to append to an existing file, which is otherwise renamed."""
         self.path = path
         self._resume = resume
         self._columns: list[str] = []
@@ -67,7 +62,7 @@ class ResourceTable:
                 return
 
     def _widen(self, names: list[str]) -> None:
-        """Give the table further columns: a GPU that answers late has none in the first rows."""
+        """Add columns: a GPU that answers late has none in the first rows."""
         if not names:
             return
         self._columns += sorted(names)

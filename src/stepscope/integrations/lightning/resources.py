@@ -13,7 +13,7 @@ from stepscope.core.kinds import describe, parse_fraction
 from stepscope.core.vocabulary import GIB
 from stepscope.integrations.lightning.callback import MonitorCallback
 from stepscope.integrations.lightning.configured import configured
-from stepscope.integrations.lightning.resource_alerts import BATCHES, ResourceAlerts
+from stepscope.integrations.lightning.resource_alerts import BATCHES, ResourceAlerts, gpu_numbers
 from stepscope.integrations.lightning.resource_csv import ResourceTable
 from stepscope.watcher.machine import LocalMachine, local_samplers
 from stepscope.watcher.machine_thread import MachineThread
@@ -21,24 +21,24 @@ from stepscope.watcher.machine_thread import MachineThread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stepscope.integrations.lightning.recording import Recording
+    from stepscope.integrations.lightning.recording import FitRecording
     from stepscope.samplers.sampler import Sampler
     from stepscope.watcher.machine import MachineSample
 
 SECONDS = 1.0
-"""Between two samples of the machine, as in the watcher."""
+"""Time between two samples of the machine, as in the watcher."""
 STOP_SECONDS = 2.0
-"""How long the end of the fit waits for the thread, which may be writing."""
+"""Maximum wait at the end of the fit for the thread, which may be writing."""
 GPU_SOURCES = {"nvidia", "amd", "other_gpus"}
 IO_SOURCES = {"disk", "network"}
 
 
 class ResourceMonitorCallback(MonitorCallback):
-    """Watch GPUs, processors, memory and disks during a training.
+    """Watch GPUs, CPUs, memory and disks during a training.
 
-    It asks the same sources as the watcher beside the run, once a second and in a thread, and prints an alert when
-    a threshold was crossed for `alert_batches`. Its alert options are an event of the run, too: the watcher's rules
-    take these thresholds in place of their own.
+    It samples the same sources as the watcher, once a second in a thread, and prints an alert when a value has been
+    beyond its threshold for `alert_batches`. Its alert options are recorded as an event: the watcher's rules use these
+    thresholds instead of their own.
     """
 
     @configured("resource_monitor")
@@ -101,17 +101,17 @@ class ResourceMonitorCallback(MonitorCallback):
         self._table: ResourceTable | None = None
         self._shown: MachineSample | None = None
         self._late: deque[tuple[ResourceTable, dict[str, float]]] = deque()
-        self._step, self._resumed, self._place = 0, False, ""
+        self._step, self._resumed, self._node = 0, False, ""
 
-    def fit_begins(self, trainer: Any, recording: Recording) -> None:
-        """Start to look at the machine: on one rank of each node."""
+    def fit_begins(self, trainer: Any, recording: FitRecording) -> None:
+        """Start sampling the machine, on one rank of each node."""
         recording.run.own_event("alert_options", source="ResourceMonitorCallback", **self.alert_options)
         wanted = self.gpu_monitoring or self.cpu_monitoring or self.io_monitoring
         if trainer.local_rank != 0 or not wanted or self._samples is not None:
             return
         self._resumed = trainer.ckpt_path is not None
-        self._place = f"_node{trainer.node_rank}" if trainer.node_rank else ""
-        make = self._make or partial(self._machine, trainer.global_rank)
+        self._node = f"_node{trainer.node_rank}" if trainer.node_rank else ""
+        make = self._make or partial(self._make_machine, trainer.global_rank)
         self._samples = MachineThread(
             "resources",
             SECONDS,
@@ -124,46 +124,43 @@ class ResourceMonitorCallback(MonitorCallback):
         self._begin_table(trainer.current_epoch)
         self._samples.start()
 
-    def _machine(self, rank: int) -> LocalMachine:
+    def _make_machine(self, rank: int) -> LocalMachine:
         sources = chosen_sources(gpu=self.gpu_monitoring, cpu=self.cpu_monitoring, io=self.io_monitoring, rank=rank)
         return LocalMachine(sources, SECONDS)
 
-    def epoch_begins(self, trainer: Any, recording: Recording) -> None:
+    def epoch_begins(self, trainer: Any, _recording: FitRecording) -> None:
         """Begin a file."""
-        del recording
         self._begin_table(trainer.current_epoch)
 
     def _begin_table(self, epoch: int) -> None:
-        path = self.timeseries_path / f"epoch_{epoch}{self._place}.csv"
+        path = self.timeseries_path / f"epoch_{epoch}{self._node}.csv"
         if self.export_timeseries and (self._table is None or self._table.path != path):
             self._table = ResourceTable(path, resume=self._resumed)
 
-    def batch_ended(self, trainer: Any, recording: Recording, batch_index: int) -> None:
-        """Report, if it is due and there is something new."""
-        del recording
+    def batch_ended(self, trainer: Any, _recording: FitRecording, batch_index: int) -> None:
+        """Print alerts, and a report if it is due and there is a new sample."""
         self._step = trainer.global_step
         samples = self._samples
         latest = samples.latest if samples is not None and samples.samples >= 2 else None
         if latest is None:
             return
-        for told in self._alerts.look(latest.values):
-            self.say(trainer, f"ResourceMonitor: ALERT - {told.text}")
-            self.say(trainer, f"ResourceMonitor: what to do - {told.remedy}")
+        for alert in self._alerts.look(latest.values):
+            self.say(trainer, f"ResourceMonitor: ALERT - {alert.text}")
+            self.say(trainer, f"ResourceMonitor: what to do - {alert.remedy}")
         if (batch_index + 1) % self.log_interval or latest is self._shown:
             return
         self._shown = latest
         for line in resource_lines(latest.values):
             self.say(trainer, line)
 
-    def epoch_ended(self, trainer: Any, recording: Recording) -> None:
-        """Give an epoch that was over before the next sample the newest one there is."""
-        del trainer, recording
+    def epoch_ended(self, _trainer: Any, _recording: FitRecording) -> None:
+        """Write the newest sample to the file of an epoch that was too short for one of its own."""
         table, latest = self._table, None if self._samples is None else self._samples.latest
         if table is not None and not table.rows and latest is not None:
             self._late.append((table, self._row(latest, latest.values)))
 
     def fit_ended(self) -> None:
-        """Stop to look."""
+        """Stop sampling."""
         samples, self._samples = self._samples, None
         if samples is not None:
             samples.stop()
@@ -180,7 +177,7 @@ class ResourceMonitorCallback(MonitorCallback):
         return {"time": moment.wall_ns / 1e9, "step": float(self._step), **values}
 
     def _write_late(self) -> None:
-        """Write what the training thread has left; in the thread."""
+        """Write what the training thread has queued; in the thread."""
         while self._late:
             table, row = self._late.popleft()
             try:
@@ -194,7 +191,7 @@ class ResourceMonitorCallback(MonitorCallback):
 
 
 def chosen_sources(*, gpu: bool, cpu: bool, io: bool, rank: int = 0) -> list[Sampler]:
-    """Return the sources of GPUs; of processors, memory and this process; of disks and network; as wanted."""
+    """Return the samplers of GPUs; of CPUs, memory and this process; and of disks and network, as chosen."""
     from stepscope.samplers.process import ProcessSampler
 
     sources: list[Sampler] = [*local_samplers(), ProcessSampler(lambda: {rank: os.getpid()}, Path("/"), own=0)]
@@ -203,7 +200,7 @@ def chosen_sources(*, gpu: bool, cpu: bool, io: bool, rank: int = 0) -> list[Sam
 
 
 def _share(name: str, value: object) -> float:
-    """Return a threshold of the callback as a fraction, read as the setting is."""
+    """Return a threshold as a fraction, parsed like the setting."""
     try:
         return parse_fraction(value)
     except ValueError as error:
@@ -213,8 +210,7 @@ def _share(name: str, value: object) -> float:
 
 def resource_lines(values: Mapping[str, float]) -> list[str]:
     """Return the printed line of a sample; unknown values are left out, and GB means 2**30 bytes."""
-    gpus = sorted({int(name.split("/")[1]) for name in values if name.startswith("gpu/") and name[4].isdecimal()})
-    lines = [line for gpu in gpus if (line := _gpu_line(gpu, values))]
+    lines = [line for gpu in gpu_numbers(values) if (line := _gpu_line(gpu, values))]
     usage, used, total = (values.get(name) for name in ("cpu/usage_ratio", "memory/used_bytes", "memory/total_bytes"))
     parts = [] if usage is None else [f"Usage: {usage * 100:.0f}%"]
     if used is not None and total is not None:

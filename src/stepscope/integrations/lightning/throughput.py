@@ -11,7 +11,7 @@ from stepscope.integrations.process_memory import peak_on_device, peak_resident
 from stepscope.integrations.torch.dataset_memory import dataset_bytes
 
 if TYPE_CHECKING:
-    from stepscope.integrations.lightning.recording import Recording
+    from stepscope.integrations.lightning.recording import FitRecording
 
 DEFINITIONS = {
     "samples_per_second": "samples of this rank / seconds from the start of the epoch to the end of its last batch, "
@@ -31,8 +31,8 @@ DEFINITIONS = {
 class ThroughputMonitorCallback(MonitorCallback):
     """Measure throughput per epoch, and record every step with its phases.
 
-    Right with gradient accumulation, batches of any size, a short last one, and after a resume: samples are counted as
-    they come, in the batches that this process has trained on.
+    Samples are counted in the batches that this process has trained on: gradient accumulation, batches of any size, a
+    short last batch and a resume do not distort the figures.
     """
 
     @configured("throughput_monitor")
@@ -58,17 +58,18 @@ class ThroughputMonitorCallback(MonitorCallback):
         self.log_interval = max(1, int(log_interval))
         self.track_memory, self.track_timing = bool(track_memory), bool(track_timing)
         self.metrics: dict[str, float] = {}
-        """The figures of the last epoch that was reported."""
+        """The figures of the last reported epoch."""
         self._dataset: tuple[int | None, int | None] | None = None
 
-    def fit_begins(self, trainer: Any, recording: Recording) -> None:
-        """Record what the figures mean."""
+    def fit_begins(self, trainer: Any, recording: FitRecording) -> None:
+        """Record the definitions of the figures."""
         ranks = {"rank": trainer.global_rank, "world_size": trainer.world_size}
         recording.run.own_event("definitions", source="ThroughputMonitorCallback", **DEFINITIONS, **ranks)
 
-    def epoch_ended(self, trainer: Any, recording: Recording) -> None:
+    def epoch_ended(self, trainer: Any, recording: FitRecording) -> None:
         """Report the epoch, if it is due."""
-        if (trainer.current_epoch + 1) % self.log_interval and not self._is_last(trainer):
+        done = trainer.current_epoch + 1
+        if done % self.log_interval and done != trainer.max_epochs:
             return
         self.metrics = self.figures(trainer, recording)
         if not self.metrics:
@@ -80,11 +81,7 @@ class ThroughputMonitorCallback(MonitorCallback):
         for line in self.lines(trainer):
             self.say(trainer, line)
 
-    @staticmethod
-    def _is_last(trainer: Any) -> bool:
-        return trainer.max_epochs is not None and trainer.current_epoch + 1 == trainer.max_epochs
-
-    def figures(self, trainer: Any, recording: Recording) -> dict[str, float]:
+    def figures(self, trainer: Any, recording: FitRecording) -> dict[str, float]:
         """Return the figures of the epoch so far; unknown ones are left out."""
         epoch, found = recording.epoch, {}
         if epoch.batches and epoch.seconds > 0:
@@ -103,8 +100,7 @@ class ThroughputMonitorCallback(MonitorCallback):
 
     def _memory(self, trainer: Any) -> dict[str, float]:
         if self._dataset is None:  # once: it is a walk through the dataset's objects
-            loader = trainer.train_dataloader
-            dataset = getattr(loader, "dataset", None)
+            dataset = getattr(trainer.train_dataloader, "dataset", None)
             self._dataset = (None, None) if dataset is None else dataset_bytes(dataset)
         peak = peak_on_device(trainer.strategy.root_device)
         sizes = {
@@ -115,7 +111,7 @@ class ThroughputMonitorCallback(MonitorCallback):
         return {name: size / MIB for name, size in sizes.items() if size is not None}
 
     def lines(self, trainer: Any) -> list[str]:
-        """Return what is printed of the last epoch; GB means 2**30 bytes."""
+        """Return the printed lines of the last epoch; GB means 2**30 bytes."""
         figures = self.metrics
         rate, peak = figures.get("samples_per_second"), figures.get("memory_peak_mb")
         parts = ["samples/sec: unknown" if rate is None else f"samples/sec: {rate:.1f}"]
@@ -124,10 +120,8 @@ class ThroughputMonitorCallback(MonitorCallback):
         if peak is not None:
             parts.append(f"memory_peak: {peak * MIB / GIB:.1f}GB")
         lines = [f"ThroughputMonitor: Epoch {trainer.current_epoch} - {', '.join(parts)}"]
-        load = figures.get("batch_load_time_ms/p95")
-        transform = figures.get("batch_transform_time_ms/p95")
-        timing = [f"{what}: {value:.0f}ms (p95)" for what, value in (("load", load), ("transform", transform))
-                  if value is not None]  # fmt: skip
+        times = {what: figures.get(f"batch_{what}_time_ms/p95") for what in ("load", "transform")}
+        timing = [f"{what}: {value:.0f}ms (p95)" for what, value in times.items() if value is not None]
         if timing:
             lines.append(f"ThroughputMonitor: Batch timing - {', '.join(timing)}")
         return lines

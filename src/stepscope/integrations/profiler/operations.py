@@ -1,12 +1,12 @@
-"""Which operations of a profile take the time: own time of each, from the profiler's raw events.
+"""The slowest operations of a profile: the own time of each, from the profiler's raw events.
 
-torch's own `key_averages()` builds a tree of Python objects: 22 s for 270 000 events here, during which the training
-would stand still. One pass over the same events takes about a second.
+torch's own `key_averages()` builds a tree of Python objects, which stops the training for 22 s with 270 000 events. One
+pass over the same events takes about a second.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 HOST, DEVICE = "host", "device"
-"""Whose clock the times are by."""
+"""The clock that measured the times."""
 PREFIX, MEMORY, STEP = "aten::", "[memory]", "ProfilerStep#"
-"""How torch's events of operations, of memory and of steps are named."""
+"""Names of torch's events: operations start with the first, steps with the last."""
 CPU = 0
-"""Number of the host among torch's types of devices."""
+"""The host in torch's enumeration of device types."""
 
 
-class Event(NamedTuple):
+class ProfilerEvent(NamedTuple):
     """One call of an operation on a thread of the host, one kernel or copy on a device, or a change of memory."""
 
     name: str
@@ -35,7 +35,7 @@ class Event(NamedTuple):
     """Number that a kernel's `linked` refers to; 0 for none."""
     linked: int = 0
     memory: int = 0
-    """Bytes that were taken; negative if given back."""
+    """Allocated bytes; negative if freed."""
 
 
 @dataclass(frozen=True)
@@ -45,59 +45,55 @@ class Operation:
     name: str
     calls: int
     seconds: float
-    """Own time: without the operations that it calls. On a device: of the kernels that it started."""
+    """Own time, without the operations that it calls. On a device: time of the kernels that it started."""
     share: float
     """Of the own time of all operations, 0 to 1."""
     memory_bytes: int | None = None
-    """Bytes that its calls took and did not give back themselves; None if memory was not profiled."""
+    """Bytes that its calls allocated and did not free themselves; None if memory was not profiled."""
 
     def line(self, place: int) -> str:
-        """Return the operation as a line of the list."""
+        """Return the operation as a line of the printed list."""
         return f"{place}. {self.name} ({self.share:.1%} of time)"
 
 
-class Summary(NamedTuple):
-    """What the operations of a profile cost."""
+class OperationSummary(NamedTuple):
+    """The cost of the operations of a profile."""
 
     clock: str
-    """The word "device" if anything ran on one, else "host"."""
+    """Either "device", if anything ran on one, or "host"."""
     seconds: float
     """Own time of all operations together."""
     operations: list[Operation]
     """The slowest first."""
 
 
-def summarise(events: Sequence[Event]) -> Summary:
+def summarise(events: Sequence[ProfilerEvent]) -> OperationSummary:
     """Return the operations by their own time, the slowest first; by the device's clock if anything ran on one."""
     host = own_costs(event for event in events if not event.on_device)
     device = [event for event in events if event.on_device and event.name != MEMORY]
     names = {event.correlation: event.name for event in events if event.correlation and not event.on_device}
     spent = [(names.get(event.linked, event.name), event.duration) for event in device]
-    total: defaultdict[str, int] = defaultdict(int)
-    calls: defaultdict[str, int] = defaultdict(int)
-    for name, duration in spent or [(name, duration) for name, duration, _ in host]:
-        name = name.removeprefix(PREFIX)  # noqa: PLW2901 - the same operation, as people call it
+    total, calls, memory = Counter[str](), Counter[str](), Counter[str]()
+    for full_name, duration in spent or [(name, duration) for name, duration, _ in host]:
+        name = full_name.removeprefix(PREFIX)
         total[name] += duration
         calls[name] += 1
-    memory: defaultdict[str, int] = defaultdict(int)
-    for name, _, taken in host:
-        memory[name.removeprefix(PREFIX)] += taken
+    for full_name, _, allocated in host:
+        memory[full_name.removeprefix(PREFIX)] += allocated
     everything = sum(total.values())
-    profiled = any(event.name == MEMORY for event in events)
+    has_memory = any(event.name == MEMORY for event in events)
     operations = [
-        Operation(
-            name, calls[name], total[name] / 1e9, total[name] / everything, memory.get(name, 0) if profiled else None
-        )
+        Operation(name, calls[name], total[name] / 1e9, total[name] / everything, memory[name] if has_memory else None)
         for name in sorted(total, key=lambda name: (-total[name], name))
         if everything
     ]
-    return Summary(DEVICE if device else HOST, everything / 1e9, operations)
+    return OperationSummary(DEVICE if device else HOST, everything / 1e9, operations)
 
 
-def own_costs(events: Iterable[Event]) -> list[tuple[str, int, int]]:
-    """Return name, own time (ns) and own memory (bytes) of each call: without what lies inside it on the same thread.
+def own_costs(events: Iterable[ProfilerEvent]) -> list[tuple[str, int, int]]:
+    """Return name, own time (ns) and own memory (bytes) of each call, without the calls inside it on the same thread.
 
-    Memory that was taken outside any operation is left out.
+    Memory that was allocated outside any operation is left out.
     """
     ordered = sorted(events, key=lambda event: (event.thread, event.start, -event.duration, event.name == MEMORY))
     own = [event.duration for event in ordered]
@@ -120,11 +116,11 @@ def own_costs(events: Iterable[Event]) -> list[tuple[str, int, int]]:
     ]
 
 
-def read(events: Sequence[Any]) -> list[Event]:
-    """Return the profiler's raw events that are operations or memory: no annotations, no functions of Python."""
+def read(events: Sequence[Any]) -> list[ProfilerEvent]:
+    """Return operations and memory changes from the profiler's raw events, without annotations and Python functions."""
     if not events:
         return []
-    exact = hasattr(events[0], "start_ns")  # before torch 2.4 they have microseconds
+    exact = hasattr(events[0], "start_ns")  # torch before 2.4 has microseconds
     questions = [name for name in ("is_user_annotation", "is_python_function") if hasattr(events[0], name)]
     found = []
     for raw in events:
@@ -132,12 +128,10 @@ def read(events: Sequence[Any]) -> list[Event]:
         if name.startswith(STEP) or any(getattr(raw, question)() for question in questions):
             continue
         on_device = int(raw.device_type()) != CPU
-        start, duration = (raw.start_ns(), raw.duration_ns()) if exact else (raw.start_us(), raw.duration_us())
-        factor = 1 if exact else 1000
+        start = raw.start_ns() if exact else raw.start_us() * 1000
+        duration = raw.duration_ns() if exact else raw.duration_us() * 1000
         number = 0 if on_device else raw.correlation_id()
         linked = raw.linked_correlation_id() if on_device else 0
-        taken = raw.nbytes() if name == MEMORY else 0
-        found.append(
-            Event(name, raw.start_thread_id(), start * factor, duration * factor, on_device, number, linked, taken)
-        )
+        size = raw.nbytes() if name == MEMORY else 0
+        found.append(ProfilerEvent(name, raw.start_thread_id(), start, duration, on_device, number, linked, size))
     return found

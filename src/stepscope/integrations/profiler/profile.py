@@ -1,7 +1,7 @@
 """Profile some steps of a training with torch's profiler: a Chrome trace under the run, and the slowest operations.
 
-The profiler is torch's; here are the schedule, the caps, and the care that nothing of it reaches the training: an error
-is reported once and ends the profile. torch is never imported by us.
+This module adds the schedule and the size limits to torch's profiler, and keeps its errors from the training: an error
+is reported once and ends the profile. It never imports torch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import in_words
+from stepscope.core.walls import wall
 from stepscope.integrations.profiler.operations import Operation, read, summarise
 from stepscope.integrations.profiler.trace_file import MAX_BYTES, TraceFile, expected_bytes, keep
 from stepscope.recorder.complaints import Complaints, tell
@@ -31,47 +32,47 @@ if TYPE_CHECKING:
     from stepscope.session.run import Run
 
 FOLDER = "profiles"
-"""Folder of a run for its traces."""
+"""The folder for traces in a run."""
 MAX_EVENTS = 400_000
-"""Events from which the operations are summed up; that takes about 7 µs each. Of more, the first so many."""
+"""Maximum events that are summarized, about 7 µs each; of more, only the first."""
 MAX_LISTED = 100
-"""Operations that the event of a profile lists; an event holds 32 KiB."""
+"""Maximum operations in the event of a profile: an event holds 32 KiB."""
 NO_TORCH = "torch is not loaded in this process; import it first"
 KIND = PHASE = "profile"
-"""Kind of the event with a result, and what the time of starting, stopping and writing is charged to."""
+"""Kind of the result's event, and the phase for the time of starting, stopping and writing."""
 
 
 @dataclass(frozen=True)
-class Options:
+class ProfileOptions:
     """What to profile. All are keyword arguments of `Profile`, `EpochProfiles` and `run.profile`."""
 
     steps: int = 20
     """Steps to record."""
     wait: int = 0
-    """Steps to let pass first."""
+    """Steps to skip first."""
     warmup: int = 3
-    """Steps after that in which the profiler runs and is not believed: its first ones are slow."""
+    """Steps after that whose results are discarded: the profiler's first steps are slow."""
     activities: tuple[str, ...] = ("cpu", "cuda")
-    """Of "cpu", "cuda", "xpu" …; what this machine or torch does not have is passed over."""
+    """Of "cpu", "cuda", "xpu" …; those that this machine or torch does not have are skipped."""
     record_shapes: bool = False
     with_stack: bool = False
     memory: bool = False
-    """Record what is taken and given back of memory."""
+    """Record allocations."""
     top: int = 5
-    """Operations that are listed."""
+    """Operations to list."""
     export: bool = True
     """Write the Chrome trace."""
     max_bytes: int = MAX_BYTES
-    """Cap of the trace in bytes; beyond it is compressed, and left out if that does not help."""
+    """Size limit of the trace; a larger one is compressed, and left out if it is still too large."""
     seconds: float = 60.0
-    """Recording ends with the step that exceeds so many seconds: all that it collects is kept in memory till then."""
+    """Recording ends with the step that exceeds this time: until then everything is kept in memory."""
 
-    def checked(self) -> Options:
-        """Return the same within limits.
+    def checked(self) -> ProfileOptions:
+        """Return the options with `activities` in lower case.
 
         Raises:
-            TypeError: something is of another kind.
-            ValueError: a number makes no sense.
+            TypeError: an option has the wrong type.
+            ValueError: a number is out of range.
         """
         if self.steps < 1 or min(self.wait, self.warmup, self.top) < 0:
             raise ValueError("steps must be 1 or more, wait, warmup and top 0 or more")
@@ -81,57 +82,52 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Result:
+class ProfileResult:
     """What a profile found."""
 
     name: str
     steps: int = 0
-    """Steps recorded; fewer than asked for if it ended early."""
+    """Recorded steps; fewer than requested if the profile ended early."""
     first_step: int | None = None
     last_step: int | None = None
     seconds: float = 0.0
-    """Time that these steps took under the profiler, which slows them down."""
+    """Duration of these steps under the profiler, which slows them down."""
     clock: str = "host"
-    """Whose clock the operations are measured by: "device" if anything ran on one."""
+    """The clock that measured the operations: "device" if anything ran on one."""
     operation_seconds: float = 0.0
     """Own time of all operations together."""
     operations: tuple[Operation, ...] = ()
     """The slowest operations, by own time."""
     trace: str | None = None
-    """The Chrome trace: ui.perfetto.dev and chrome://tracing open it."""
+    """The Chrome trace, for ui.perfetto.dev or chrome://tracing."""
     trace_bytes: int = 0
     notes: tuple[str, ...] = ()
-    """What is not as asked for, and why."""
+    """What differs from the request, and why."""
     error: str = ""
     """Why there is no result; empty if there is one."""
 
-    def facts(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
-
-    def lines(self, top: int | None = None) -> list[str]:
-        """Return what the console shows: the slowest operations, at most `top` of them."""
+    def lines(self) -> list[str]:
+        """Return what the console shows: the slowest operations, and the notes."""
         if self.error:
             return [f"Profiler: {self.error}"]
-        shown = self.operations[:top]
-        lines = [f"Profiler: Top {len(shown)} slowest operations:"] if shown else []
-        lines += [operation.line(place) for place, operation in enumerate(shown, 1)]
+        lines = [f"Profiler: Top {len(self.operations)} slowest operations:"] if self.operations else []
+        lines += [operation.line(place) for place, operation in enumerate(self.operations, 1)]
         return lines + [f"Profiler: {note}" for note in self.notes]
 
 
 @dataclass
 class _Progress:
-    """How far a profile is."""
+    """The progress of a profile."""
 
     passed: int = 0
-    """Steps that have ended since it began."""
+    """Steps that have ended since its start."""
     thread: int = 0
     began: float = 0.0
-    """When the first recorded step began; seconds, monotonic."""
+    """Start of the first recorded step; seconds, monotonic."""
     recorded: int = 0
     first_step: int | None = None
     collected: float | None = None
-    """Seconds of the recorded steps, once they are there."""
+    """Duration of the recorded steps in seconds, once they have ended."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -156,53 +152,49 @@ class Profile:
         """Prepare; nothing happens before `start`.
 
         Args:
-            folder: where the trace goes.
+            folder: folder of the trace.
             name: name of the trace, without its suffix.
-            run: gets the result as an event, and is charged for the time that this takes.
-            show: is given the lines of the result; None for silence.
+            run: receives the result as an event, and the time of profiling as a phase.
+            show: receives the lines of the result; None for silence.
             labels: further fields of the event.
-            clock: seconds, monotonic.
-            modules: loaded modules by name; torch is taken from there.
-            **options: see `Options`.
+            clock: returns seconds, monotonic.
+            modules: loaded modules by name, with torch.
+            **options: see `ProfileOptions`.
 
         Raises:
             TypeError: there is no such option.
-            ValueError: its value makes no sense.
+            ValueError: its value is out of range.
         """
-        self.options = Options(**options).checked()
-        self.result: Result | None = None
-        """Set when it has ended."""
+        self.options = ProfileOptions(**options).checked()
+        self.result: ProfileResult | None = None
+        """Set when the profile has ended."""
         self._folder, self._name, self._run = Path(folder), name, run
         self._show, self._labels, self._clock, self._modules = show, dict(labels or {}), clock, modules
         self._profiler: Any = None
         self._progress = _Progress()
-        self._active = False
-
-    @property
-    def active(self) -> bool:
-        """Whether it has been started and has not ended."""
-        return self._active
+        self.active = False
+        """Whether the profile has started and not ended."""
 
     def start(self) -> bool:
-        """Begin; return whether that was possible. Once ended, a profile does not begin again."""
-        if self._active or self.result is not None:
-            return self._active
-        self._active = True
+        """Start; return whether that was possible. A profile that has ended does not start again."""
+        if self.active or self.result is not None:
+            return self.active
+        self.active = True
         self._progress = _Progress(thread=get_ident())
         if not self.options.wait:
             self._guard("start", self._begin)
-        return self._active
+        return self.active
 
     def step(self) -> None:
         """Count a step that has ended."""
-        if not self._active or get_ident() != self._progress.thread:
+        if not self.active or get_ident() != self._progress.thread:
             return
         self._progress.passed += 1
         self._guard("go on with", self._advance)
 
-    def stop(self) -> Result | None:
-        """End now with what there is; return the result, None if it never began."""
-        if self._active:
+    def stop(self) -> ProfileResult | None:
+        """End now with the steps so far; return the result, None if the profile never started."""
+        if self.active:
             if get_ident() == self._progress.thread:
                 self._guard("stop", self._end)
             else:
@@ -210,41 +202,38 @@ class Profile:
         return self.result
 
     def __enter__(self) -> Self:
-        """Begin."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         self.stop()
 
     def _guard(self, verb: str, work: Callable[[], None]) -> None:
-        """Do some work; whatever it raises ends the profile and goes no further."""
+        """Do some work in our phase; any exception ends the profile and does not reach the training."""
         phase: AbstractContextManager[Any] = nullcontext() if self._run is None else self._run.phase(PHASE)
-        try:
-            with phase:
-                work()
-        except Exception as error:  # noqa: BLE001 - the profiler may raise anything; the training must go on
-            self._fail(f"cannot {verb} the profile: {in_words(error)}"[:500])
+        with wall(lambda error: self._fail(f"cannot {verb} the profile: {in_words(error)}"[:500])), phase:
+            work()
 
     def _begin(self) -> None:
-        torch = self._modules.get("torch")
+        torch: Any = self._modules.get("torch")
         profiling = getattr(torch, "profiler", None)
         if profiling is None:
             self._fail(NO_TORCH)
             return
-        if _in_use(torch):
+        is_recording = getattr(torch.autograd, "_profiler_enabled", None)  # on this thread
+        if is_recording is not None and is_recording():
             self._fail("another profiler of torch is running; stop it first")
             return
         options = self.options
-        activities, absent = _activities(profiling, options.activities)
+        supported = {str(item).rpartition(".")[2].lower(): item for item in profiling.supported_activities()}
+        activities = [supported[word] for word in options.activities if word in supported]
         if not activities:
             self._fail(f"torch cannot profile {', '.join(options.activities)} here; try activities=['cpu']")
             return
-        if "cpu" in absent:
+        if "cpu" in options.activities and "cpu" not in supported:
             self._progress.notes.append("torch cannot profile the processor here")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there is no warm-up, which was asked for
+            warnings.simplefilter("ignore")  # a missing warm-up was requested
             plan = profiling.schedule(wait=0, warmup=options.warmup, active=options.steps, repeat=1)
         self._profiler = profiling.profile(
             activities=activities,
@@ -298,9 +287,9 @@ class Profile:
             return
         if progress.recorded < options.steps:
             progress.notes.append(f"it has {progress.recorded} of {options.steps} steps")
-        self._finish(self._findings(profiler))
+        self._finish(self._collected(profiler))
 
-    def _findings(self, profiler: Any) -> Result:
+    def _collected(self, profiler: Any) -> ProfileResult:
         progress, options = self._progress, self.options
         raw = profiler.profiler.kineto_results.events()
         notes = list(progress.notes)
@@ -310,7 +299,7 @@ class Profile:
         trace = self._trace(profiler, len(raw))
         notes += [trace.note] if trace.note else []
         first = progress.first_step
-        return Result(
+        return ProfileResult(
             name=self._name,
             steps=progress.recorded,
             first_step=first,
@@ -330,38 +319,33 @@ class Profile:
         expected = expected_bytes(events, shapes=self.options.record_shapes, stacks=self.options.with_stack)
         try:
             return keep(profiler.export_chrome_trace, self._path(), expected, self.options.max_bytes)
-        except (OSError, RuntimeError) as error:  # the operations are worth keeping without it
+        except (OSError, RuntimeError) as error:  # the operations are still useful
             return TraceFile(None, 0, f"cannot write the trace: {error}; the operations are kept")
 
     def _path(self) -> Path:
-        """Return where the trace goes; one of the same name is replaced."""
+        """Return the path of the trace, which replaces one of the same name."""
         return self._folder / f"{self._name}.json"
 
     def _fail(self, cause: str) -> None:
         profiler, self._profiler = self._profiler, None
+        causes = [cause]
         if profiler is not None and get_ident() == self._progress.thread:
-            try:
+            with wall(lambda error: causes.append(f"(and it did not stop: {type(error).__name__})")):
                 profiler.stop()
-            except Exception as error:  # noqa: BLE001 - it has failed already; what more it says goes with the cause
-                cause = f"{cause} (and it did not stop: {type(error).__name__})"
-        self._finish(Result(self._name, notes=tuple(self._progress.notes), error=cause))
+        self._finish(ProfileResult(self._name, notes=tuple(self._progress.notes), error=" ".join(causes)))
 
-    def _finish(self, result: Result) -> None:
-        self._active, self.result = False, result
+    def _finish(self, result: ProfileResult) -> None:
+        self.active, self.result = False, result
         with Complaints().shield("report", "report a profile"):
             if self._run is not None:
-                self._run.own_event(KIND, **self._facts(result, self._run), **self._labels)
+                trace = result.trace
+                if trace is not None and Path(trace).is_relative_to(self._run.path):  # the run's folder may be moved
+                    trace = str(Path(trace).relative_to(self._run.path))
+                recorded = replace(result, trace=trace, operations=result.operations[:MAX_LISTED])
+                self._run.own_event(KIND, **asdict(recorded), **self._labels)
             if self._show is not None:
                 for line in result.lines():
                     self._show(line)
-
-    @staticmethod
-    def _facts(result: Result, run: Run) -> dict[str, Any]:
-        """Return what the event says: a trace by its place in the run's folder, which may be moved, if it is there."""
-        trace = result.trace
-        if trace is not None and Path(trace).is_relative_to(run.path):
-            trace = str(Path(trace).relative_to(run.path))
-        return replace(result, trace=trace, operations=result.operations[:MAX_LISTED]).facts()
 
 
 class EpochProfiles:
@@ -374,11 +358,11 @@ class EpochProfiles:
 
         Raises:
             TypeError: there is no such option.
-            ValueError: its value makes no sense.
+            ValueError: its value is out of range.
         """
         self.epochs = frozenset(epochs)
-        self.results: dict[int, Result] = {}
-        """What was found, by epoch."""
+        self.results: dict[int, ProfileResult] = {}
+        """The results by epoch."""
         self._make: Callable[[str], Profile] = partial(make, folder, **options)
         self._make("")  # wrong options are reported now, not in the middle of a training
         self._current: tuple[int, Profile] | None = None
@@ -395,7 +379,7 @@ class EpochProfiles:
         if self._current is not None:
             self._current[1].step()
 
-    def end(self) -> Result | None:
+    def end(self) -> ProfileResult | None:
         """End the epoch; return its result."""
         if self._current is None:
             return None
@@ -408,10 +392,9 @@ class EpochProfiles:
 
 
 class RunProfile(Profile):
-    """A profile that follows the steps of a run: it starts when the one that is under way has ended."""
+    """A profile that follows the steps of a run: it starts when the current step has ended."""
 
     def __init__(self, run: Run, **options: Any) -> None:
-        """Prepare for `run`; see `Profile`."""
         super().__init__(run.path / FOLDER, "", run=run, **options)
         self._followed = run
 
@@ -423,19 +406,19 @@ class RunProfile(Profile):
         return profile
 
     def step_ended(self) -> None:
-        """Start, or go on; the run calls this after each step."""
-        if self.result is None and not self._active:
+        """Start, or count a step; the run calls this after each step."""
+        if self.result is None and not self.active:
             first = self._followed.step_index + 1 + self.options.wait + self.options.warmup
             self._name = f"rank{self._followed.rank}-attempt{self._followed.attempt}-step{first}"
-            if self._labels:  # a command waits for it
+            if self._labels:  # a command waits for the start
                 self._followed.own_event(STARTED, **self._labels)
             self.start()
         else:
             self.step()
 
     def run_ended(self) -> None:
-        """End with what there is; the run calls this before it ends."""
-        if self.result is None and not self._active:
+        """End with the steps so far; the run calls this before it ends."""
+        if self.result is None and not self.active:
             self._fail("the run ended before a step did")
         self.stop()
 
@@ -444,15 +427,14 @@ class RunProfile(Profile):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End with what there is."""
         self.run_ended()
 
-    def _finish(self, result: Result) -> None:
+    def _finish(self, result: ProfileResult) -> None:
         self._followed.unfollow(self)
         super()._finish(result)
 
     def _path(self) -> Path:
-        """Return where the trace goes; a run keeps all of its traces."""
+        """Return a new path: a run keeps all of its traces."""
         path, number = super()._path(), 1
         while path.exists() or path.with_name(f"{path.name}.gz").exists():
             number += 1
@@ -461,7 +443,7 @@ class RunProfile(Profile):
 
 
 def profile_run(run: Run, steps: int = 20, /, **options: Any) -> RunProfile:
-    """Profile the next `steps` steps of a run; `options` are those of `Options` and `Profile`. Never raises.
+    """Profile the next `steps` steps of a run; `options` are those of `ProfileOptions` and `Profile`. Never raises.
 
     The result is recorded as an event, shown on stderr and kept in `result`. In a run that records nothing, nothing
     is profiled.
@@ -481,16 +463,3 @@ def profile_run(run: Run, steps: int = 20, /, **options: Any) -> RunProfile:
         return RunProfile.refused(run, "the profile before is still under way; wait for its end", **labelled)
     run.follow(profile)
     return profile
-
-
-def _in_use(torch: Any) -> bool:
-    """Return whether a profiler of torch is recording on this thread."""
-    asked = getattr(torch.autograd, "_profiler_enabled", None)
-    return bool(asked is not None and asked())
-
-
-def _activities(profiling: Any, wanted: Iterable[str]) -> tuple[list[Any], list[str]]:
-    """Return the activities that torch supports here, and the words for those that it does not."""
-    supported = {str(item).rpartition(".")[2].lower(): item for item in profiling.supported_activities()}
-    words = list(wanted)
-    return [supported[word] for word in words if word in supported], [word for word in words if word not in supported]

@@ -1,4 +1,4 @@
-"""The Chrome trace of a profile on disk: never larger than its cap, never more than the disk can take."""
+"""The Chrome trace of a profile on disk: never larger than its limit, never more than the disk can hold."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 256 << 20
-"""Bytes that one trace may take on disk unless told otherwise."""
+"""Default size limit of a trace."""
 PACKING = 8
-"""A trace becomes at least so many times smaller when it is compressed (seen: 12 to 25 times)."""
+"""Compression makes a trace at least this many times smaller (measured: 12 to 25 times)."""
 EVENT_BYTES, SHAPES_BYTES, STACK_BYTES = 300, 250, 600
-"""About how many bytes of JSON an event takes, and how many more with shapes and with stacks."""
+"""Approximate bytes of JSON per event, and in addition with shapes and with stacks."""
 
 
 class TraceFile(NamedTuple):
-    """Where a trace is, how large, and what is to be said about it."""
+    """The file of a trace."""
 
     path: Path | None
     size: int = 0
     """Bytes on disk; 0 without a file."""
     note: str = ""
-    """Why it is compressed or left out; empty if all is well."""
+    """Why it is compressed or left out; empty if neither."""
 
 
 def expected_bytes(events: int, *, shapes: bool = False, stacks: bool = False) -> int:
-    """Return about how many bytes the trace of so many events takes before it is compressed."""
+    """Return the approximate size of a trace of so many events before compression."""
     return events * (EVENT_BYTES + SHAPES_BYTES * shapes + STACK_BYTES * stacks)
 
 
@@ -43,17 +43,17 @@ def keep(
     max_bytes: int = MAX_BYTES,
     free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> TraceFile:
-    """Write a trace to `path` (compressed, as `path`.gz, if it is larger than the cap); leave it out if that is too.
+    """Write a trace to `path`; compress it to `path`.gz if it is larger than `max_bytes`, and drop it if still larger.
 
     Args:
         write: writes the trace to the file of the given name.
-        path: where it goes; its folder is made, for this user only.
-        expected: about how many bytes it takes, see `expected_bytes`.
-        max_bytes: the cap.
+        path: the file; its folder is created, for this user only.
+        expected: approximate size, see `expected_bytes`.
+        max_bytes: size limit.
         free: returns the free bytes of the disk with a folder.
 
     Raises:
-        OSError: the folder or the file cannot be made.
+        OSError: the folder or the file cannot be created.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if expected > PACKING * max_bytes:
