@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 def take_run(given: Run | None = None, **options: Any) -> tuple[Run, bool]:
     """Return the run to record into, and whether it was started here, so that the caller must finish it.
 
-    Args:
-        given: a run of the caller's; the current one of the process by default, and a new one if there is none.
-        options: of `stepscope.init`, for a new one.
+    That is the `given` run, else the current one of the process, else a new one with `options` of `stepscope.init`.
     """
     if given is not None:
         return given, False
@@ -30,10 +28,7 @@ def take_run(given: Run | None = None, **options: Any) -> tuple[Run, bool]:
 
 
 def nameless_id(project: str | None) -> str | None:
-    """Return a new run id for a job of several ranks without a launcher's id; None if every rank finds the id itself.
-
-    The caller must send it to the other ranks.
-    """
+    """Return a new run id, which the caller must send to the other ranks; None if every rank can find the id itself."""
     found = identify(
         os.environ,
         project=project or opening.DEFAULT_PROJECT,

@@ -7,8 +7,8 @@ Definitions, for one rank (the rate of a job is the sum over its ranks):
 - a rate is the sum of samples (or tokens …) of the last `window` steps divided by the sum of their times. It is never a
   mean of rates, so a short last batch counts by its size. Steps whose samples are unknown are left out of both sums.
 - *tokens* exclude padding, where the caller knows it; `padding_ratio` is the rest.
-- the first step of an attempt has no beginning: it counts in the totals and in no rate. So neither start-up nor
-  compilation nor the batches that a resumed job skips distort a rate.
+- the first step of an attempt has no known start: it counts in the totals but in no rate. So start-up, compilation and
+  the batches that a resumed job skips do not distort a rate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WINDOW = 20
 
 
 class Load(NamedTuple):
-    """What one step processed, and how long it took."""
+    """What one step processed, and its duration."""
 
     seconds: float
     samples: Any = None
@@ -35,10 +35,9 @@ class Load(NamedTuple):
 
 
 class Totals:
-    """Sums over steps. Amounts may be tensors on a device: they are added where they are, and never read here."""
+    """Sums over steps. Amounts may be tensors: they are added on their device, and never read here."""
 
     def __init__(self, loads: Iterable[Load] = ()) -> None:
-        """Start with the given steps."""
         self.steps, self.batches, self.seconds = 0, 0, 0.0
         self._sums: dict[str, tuple[Any, float]] = {}
         for load in loads:
@@ -71,10 +70,9 @@ class Totals:
 
 
 class StepClock:
-    """The time from the end of one step to the end of the next, without pauses."""
+    """The time from the end of one step to the end of the next, without pauses; `clock` in seconds, monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Know no step yet; `clock` in seconds, monotonic."""
         self._clock = clock
         self._end: float | None = None
         self._pause: float | None = None
@@ -82,7 +80,7 @@ class StepClock:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the clock stands still."""
+        """Whether the clock is paused."""
         return self._pause is not None
 
     def start(self) -> None:
@@ -94,7 +92,7 @@ class StepClock:
         self._end, self._paused = None, 0.0
 
     def pause(self) -> None:
-        """Stop the clock: what follows is not training."""
+        """Pause the clock: what follows is not training."""
         if self._pause is None:
             self._pause = self._clock()
 
@@ -106,7 +104,7 @@ class StepClock:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the clock for a block; blocks may be nested."""
+        """Pause the clock for a block; blocks may be nested."""
         outer = self.is_paused
         self.pause()
         try:
@@ -116,7 +114,7 @@ class StepClock:
                 self.resume()
 
     def step(self) -> float | None:
-        """End a step; return its seconds, None if it has no beginning."""
+        """End a step; return its seconds, None if its start is unknown."""
         now, end = self._clock(), self._end
         if self._pause is not None:
             self._paused += now - self._pause
@@ -137,14 +135,9 @@ class Throughput:
         samples: float = 0,
         tokens: float = 0,
     ) -> None:
-        """Record into `run`.
+        """Record into `run` the rates over the last `window` steps; `clock` returns seconds.
 
-        Args:
-            run: the run.
-            window: steps that a rate is taken over.
-            clock: returns seconds.
-            samples: seen by an earlier attempt: the totals continue from there.
-            tokens: seen by an earlier attempt.
+        The totals continue from the `samples` and `tokens` of earlier attempts.
         """
         self._run, self._clock = run, StepClock(clock)
         self._loads: deque[Load] = deque(maxlen=max(1, window))
@@ -154,12 +147,9 @@ class Throughput:
         self._places, self._batches = 0.0, 0
 
     def batch(self, samples: float | None = None, tokens: Any = None, places: float | None = None) -> None:
-        """Count a batch of this step.
+        """Count a batch of this step; None means unknown.
 
-        Args:
-            samples: in it; None if unknown.
-            tokens: in it without padding: a number, or a tensor, which is not read here.
-            places: for tokens, padding included.
+        `tokens` without padding are a number, or a tensor, which is not read here; `places` include padding.
         """
         if self._clock.is_paused:  # a batch of an evaluation
             return
@@ -172,7 +162,7 @@ class Throughput:
             self._places += places
 
     def paused(self) -> contextlib.AbstractContextManager[None]:
-        """Leave a block out: neither its time nor its batches count."""
+        """Exclude a block: neither its time nor its batches count."""
         return self._clock.paused()
 
     def step_end(self) -> dict[str, Any]:

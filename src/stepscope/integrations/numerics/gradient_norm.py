@@ -1,4 +1,4 @@
-"""The norm of the gradients on this rank, by torch's foreach functions, without a synchronization or a collective."""
+"""Norms of gradients and updates on this rank, by torch's foreach functions, without synchronization or collectives."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 HOST_BYTES_PER_SECOND = 8e9
 DEVICE_BYTES_PER_SECOND = 4e11
 """Lower limits of read bandwidth, to estimate the cost of the first norm."""
+MOST_TENSORS = 32
+MOST_ELEMENTS = 1 << 18
+"""Sample of the weights. In a larger model it consists of evenly spaced tensors, and evenly spaced rows of each."""
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _IS_SPARSE = attrgetter("is_sparse")
 _HALF = (torch.float16, torch.bfloat16)
@@ -146,3 +149,39 @@ def sampled(tensor: Any, most: int) -> Any:
     """Return a view of evenly spaced rows with about `most` elements; a tensor with fewer is returned unchanged."""
     stride = math.ceil(tensor.numel() / most)
     return tensor[::stride] if stride > 1 and tensor.dim() else tensor
+
+
+class UpdateRatio:
+    """Keep a sample of the weights before a step, and compare it after.
+
+    The ratio is the norm of the change divided by the norm of the weights before it, both over the sample.
+    """
+
+    def __init__(self) -> None:
+        self._views: list[Any] = []
+        self._before: list[Any] = []
+
+    @property
+    def has_sample(self) -> bool:
+        """Return whether there is a sample to compare with."""
+        return bool(self._before)
+
+    def before(self, parameters: list[Any]) -> None:
+        """Copy the sample: this rank's part of floating-point parameters."""
+        trained = [each for each in parameters if each.requires_grad and each.is_floating_point()]
+        chosen = trained[:: max(1, math.ceil(len(trained) / MOST_TENSORS))]
+        parts = [local_part(each.detach())[0] for each in chosen]
+        self._views = [
+            sampled(part, MOST_ELEMENTS // len(chosen)) for part in parts if part is not None and part.numel()
+        ]
+        with torch.no_grad():
+            self._before = [each.clone() for each in self._views]
+
+    def after(self) -> Any:
+        """Return the ratio as a tensor, and release the sample; there must be one."""
+        views, before = self._views, self._before
+        self._views, self._before = [], []
+        with torch.no_grad():
+            weights = total_of(norms_of(before)[0])
+            changes = [now - then for now, then in zip(views, before, strict=True)]
+            return total_of(norms_of(changes)[0]) / weights

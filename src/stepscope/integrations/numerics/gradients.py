@@ -18,6 +18,7 @@ from stepscope.integrations.numerics.gradient_checks import LOCAL, NORM, Gradien
 from stepscope.integrations.numerics.gradient_clips import Clip, Clips, Ids
 from stepscope.integrations.numerics.gradient_norm import (
     LocalGradients,
+    UpdateRatio,
     as_tensor,
     expected_seconds,
     gradients_of,
@@ -25,7 +26,6 @@ from stepscope.integrations.numerics.gradient_norm import (
 )
 from stepscope.integrations.numerics.histograms import HistogramRequest
 from stepscope.integrations.numerics.models import ParameterNames
-from stepscope.integrations.numerics.updates import UpdateRatio
 from stepscope.integrations.torch.batch import on_host
 from stepscope.integrations.torch.timeline import compiling
 from stepscope.integrations.walls import Failures

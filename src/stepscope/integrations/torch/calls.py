@@ -173,14 +173,6 @@ class Calls:
         if self.heard is not None and args and self._depth == 1:
             self.heard(args[0])
 
-    def _begin_backward(self) -> bool:
-        """Open the phase if steps are measured; return whether it is open."""
-        timeline = self._timeline
-        begun = bool(not timeline.quiet and timeline.backward.begin())
-        if begun and timeline.device is not None:
-            timeline.device.mark("backward")
-        return begun
-
     def _other_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
         timeline = self._timeline
         if (timeline.traced and compiling()) or not timeline.active or get_ident() != timeline.thread:
@@ -192,7 +184,9 @@ class Calls:
         timeline.fresh = None
         timeline.backwards += 1
         timeline.keeper.backward()
-        begun = self._begin_backward()
+        begun = bool(not timeline.quiet and timeline.backward.begin())
+        if begun and timeline.device is not None:
+            timeline.device.mark("backward")
         self._depth += 1
         if begun and original.__name__ == "backward":
             self._hear(args)

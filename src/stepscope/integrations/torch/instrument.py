@@ -64,7 +64,11 @@ class Instrument:
 
     def attach(self) -> None:
         """Install all hooks."""
-        if self._is_attached or not _is_new_enough(torch.__version__):
+        if self._is_attached:
+            return
+        if tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2]) < OLDEST:
+            remedy = "update it, or use run.step and run.phase"
+            tell(f"cannot watch torch {torch.__version__}: it is older than {'.'.join(map(str, OLDEST))}; {remedy}")
             return
         self._is_attached = True
         self._loaders.look = self._optimizers.made = self.roots.look
@@ -188,16 +192,6 @@ class Instrument:
                     function(*args)
 
         return call
-
-
-def _is_new_enough(version: str) -> bool:
-    """Return whether this torch has the hooks that are used; an older one is reported."""
-    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if found >= OLDEST:
-        return True
-    oldest = ".".join(map(str, OLDEST))
-    tell(f"cannot watch torch {version}: its hooks are older than {oldest}; update it, or use run.step and run.phase")
-    return False
 
 
 def _disarm_in_children(instrument: Instrument) -> None:

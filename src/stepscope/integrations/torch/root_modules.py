@@ -64,20 +64,16 @@ class Root:
         if inner is not None:
             self._inner = inner
             module._compiled_call_impl = _Compiled(self, inner)  # noqa: SLF001 - where module.compile() keeps it
-        elif self._hooks:
-            self._put_back(module)
+        elif self._hooks:  # again, under their old numbers: compiled code is guarded by those
+            before, after = self._hooks
+            module._forward_pre_hooks[before] = self.before  # noqa: SLF001 - where torch keeps them
+            module._forward_pre_hooks.move_to_end(before, last=False)  # noqa: SLF001 - as above
+            module._forward_hooks[after] = self.after  # noqa: SLF001 - as above
+            module._forward_hooks_always_called[after] = True  # noqa: SLF001 - as above
         else:
             first = module.register_forward_pre_hook(self.before, prepend=True)
             last = module.register_forward_hook(self.after, always_call=True)
             self._hooks = (first.id, last.id)
-
-    def _put_back(self, module: Any) -> None:
-        """Install the hooks where they were, under their old numbers: compiled code is guarded by those."""
-        first, last = self._hooks
-        module._forward_pre_hooks[first] = self.before  # noqa: SLF001 - where torch keeps them
-        module._forward_pre_hooks.move_to_end(first, last=False)  # noqa: SLF001 - as above
-        module._forward_hooks[last] = self.after  # noqa: SLF001 - as above
-        module._forward_hooks_always_called[last] = True  # noqa: SLF001 - as above
 
     def unhook(self) -> None:
         """Remove them."""
@@ -376,13 +372,10 @@ class Roots:
                     if id(part) in self._roots:
                         self._roots.pop(id(part)).unhook()
             elif root.depth < SETTLING - 1 and any(part.requires_grad for part in module.parameters()):
-                self._pass_on(root, module)
-
-    def _pass_on(self, root: Root, module: Any) -> None:
-        settling = self._settling
-        for child in _children(module):
-            self._hook(child, root.depth + 1)
-        self._settling = settling
+                settling = self._settling
+                for child in _children(module):
+                    self._hook(child, root.depth + 1)
+                self._settling = settling
 
 
 def _children(module: Any) -> list[Any]:
