@@ -23,8 +23,8 @@ READ_WHOLE = {
     "samplers.intervals.": ("watcher/sampling.py", '_below("samplers.intervals."'),
     "samplers.phases.": ("watcher/sampling.py", '_below("samplers.phases."'),
     "alerting.thresholds.": ("alerts/rules/profiles.py", "path.startswith(prefix)"),
-    "callbacks.": ("integrations/lightning/configured.py", 'config.options(f"callbacks.{group}")'),
-    "exporters.csv.": ("integrations/lightning/configured.py", 'config.options(f"callbacks.{group}")'),
+    "callbacks.": ("integrations/lightning/callback.py", 'config.options(f"callbacks.{group}")'),
+    "exporters.csv.": ("integrations/lightning/callback.py", 'config.options(f"callbacks.{group}")'),
 }
 """Sections that a module reads whole, and the code that does so."""
 

@@ -153,8 +153,8 @@ def test_callback_that_fails_does_not_stop_the_training(tmp_path, monkeypatch, c
     def broken(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("stepscope.integrations.huggingface.recording.TrainerRecording.step_ended", broken)
-    monkeypatch.setattr("stepscope.integrations.huggingface.recording.TrainerRecording.before_optimizer", broken)
+    monkeypatch.setattr("stepscope.integrations.huggingface.transformers.TrainerRecording.step_ended", broken)
+    monkeypatch.setattr("stepscope.integrations.huggingface.transformers.TrainerRecording.before_optimizer", broken)
     fitted = trainer(tmp_path, [GPUMonitoringCallback(Monitor())])
     fitted.train()
     assert fitted.state.global_step == 3

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.config import discover, load_or_default
 from stepscope.integrations.lightning.base import Callback
-from stepscope.integrations.lightning.recording import RECORDINGS
+from stepscope.integrations.lightning.recording import join, leave
 from stepscope.integrations.walls import guarded
 from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepscope.integrations.lightning.recording import FitRecording
 
 
@@ -51,7 +58,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
     def setup(self, trainer: Any, _pl_module: Any, stage: str) -> None:
         """Join the recording, if this is a fit."""
         if self.enabled and stage == "fit":
-            self.recording = RECORDINGS.join(trainer, self, **({"project": self.project} if self.project else {}))
+            self.recording = join(trainer, self, **({"project": self.project} if self.project else {}))
 
     @guarded
     def on_train_start(self, trainer: Any, *_: Any) -> None:
@@ -142,8 +149,27 @@ class MonitorCallback(Callback):  # type: ignore[misc]
             try:
                 self.fit_ended()
             finally:
-                RECORDINGS.leave(trainer, self, error)
+                leave(trainer, self, error)
 
     def say(self, trainer: Any, line: str) -> None:
         """Print a line on rank 0 without breaking the progress bar."""
         trainer.lightning_module.print(line)
+
+
+def configured(group: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator for a constructor: options that are not passed come from `callbacks.<group>`, if set there."""
+
+    def decorate(init: Callable[..., None]) -> Callable[..., None]:
+        names = list(inspect.signature(init).parameters)[1:]
+
+        @functools.wraps(init)
+        def with_settings(self: object, *arguments: Any, **options: Any) -> None:
+            passed = {*names[: len(arguments)], *options}
+            config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
+            settings = config.options(f"callbacks.{group}")
+            chosen = {name: settings[name] for name in settings.keys() - passed if name in names}
+            init(self, *arguments, **chosen, **options)
+
+        return with_settings
+
+    return decorate

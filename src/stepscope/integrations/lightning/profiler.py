@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.numbers import format_value
-from stepscope.integrations.lightning.callback import MonitorCallback
-from stepscope.integrations.lightning.configured import configured
+from stepscope.integrations.lightning.callback import MonitorCallback, configured
 from stepscope.integrations.profiler.profile import EpochProfiles, ProfileOptions
 from stepscope.integrations.profiler.trace_file import MAX_BYTES
 

@@ -159,38 +159,34 @@ def _agree(trainer: Any, options: dict[str, Any]) -> dict[str, Any]:
     return {"run_id": trainer.strategy.broadcast(running.id if running.recording else new), "resume": True}
 
 
-class Recordings:
-    """The recording of each trainer, which all of its callbacks share."""
-
-    def __init__(self) -> None:
-        self._of: WeakKeyDictionary[Any, FitRecording] = WeakKeyDictionary()
-
-    def join(self, trainer: Any, member: object, **options: Any) -> FitRecording:
-        """Return the recording of a trainer; for the first callback, start it with `options` of `stepscope.init`."""
-        recording = self._of.get(trainer)
-        if recording is None:
-            logger = next((logger for logger in trainer.loggers if hasattr(logger, "stepscope_run")), None)
-            if trainer.world_size > 1:
-                options = {**options, **_agree(trainer, options)}
-            run, owned = take_run(**options) if logger is None else (logger.begin(**options), False)
-            recording = FitRecording(run, owned=owned, is_empty=functools.partial(is_empty, trainer))
-            self._of[trainer] = recording
-            recording.actions.attach(trainer.profiler)
-            recording.transforms.attach()
-        if member not in recording.members:
-            recording.members.append(member)
-        return recording
-
-    def leave(self, trainer: Any, member: object, error: BaseException | None = None) -> None:
-        """Remove a callback; the recording ends with the last one, or with an error."""
-        recording = self._of.get(trainer)
-        if recording is None:
-            return
-        if member in recording.members:
-            recording.members.remove(member)
-        if error is not None or not recording.members:
-            self._of.pop(trainer, None)
-            recording.close(error)
+def join(trainer: Any, member: object, **options: Any) -> FitRecording:
+    """Return the recording of a trainer for one of its callbacks; the first starts it with `options` of `init`."""
+    recording = RECORDINGS.get(trainer)
+    if recording is None:
+        logger = next((logger for logger in trainer.loggers if hasattr(logger, "stepscope_run")), None)
+        if trainer.world_size > 1:
+            options = {**options, **_agree(trainer, options)}
+        run, owned = take_run(**options) if logger is None else (logger.begin(**options), False)
+        recording = FitRecording(run, owned=owned, is_empty=functools.partial(is_empty, trainer))
+        RECORDINGS[trainer] = recording
+        recording.actions.attach(trainer.profiler)
+        recording.transforms.attach()
+    if member not in recording.members:
+        recording.members.append(member)
+    return recording
 
 
-RECORDINGS = Recordings()
+def leave(trainer: Any, member: object, error: BaseException | None = None) -> None:
+    """Remove a callback from the recording, which ends with the last one or with an error."""
+    recording = RECORDINGS.get(trainer)
+    if recording is None:
+        return
+    if member in recording.members:
+        recording.members.remove(member)
+    if error is not None or not recording.members:
+        RECORDINGS.pop(trainer, None)
+        recording.close(error)
+
+
+RECORDINGS: WeakKeyDictionary[Any, FitRecording] = WeakKeyDictionary()
+"""The recording of each trainer, which all of its callbacks share."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.errors import UsageError, in_words
 from stepscope.core.kinds import describe, parse_fraction
 from stepscope.core.vocabulary import GIB
-from stepscope.integrations.lightning.callback import MonitorCallback
-from stepscope.integrations.lightning.configured import configured
+from stepscope.integrations.lightning.callback import MonitorCallback, configured
 from stepscope.integrations.lightning.resource_alerts import BATCHES, ResourceAlerts, gpu_numbers
 from stepscope.integrations.lightning.resource_csv import ResourceTable
 from stepscope.watcher.machine import LocalMachine, local_samplers

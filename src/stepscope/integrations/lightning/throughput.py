@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.vocabulary import GIB, MIB
-from stepscope.integrations.lightning.callback import MonitorCallback
-from stepscope.integrations.lightning.configured import configured
+from stepscope.integrations.lightning.callback import MonitorCallback, configured
 from stepscope.integrations.process_memory import peak_on_device, peak_resident
 from stepscope.integrations.torch.dataset_memory import dataset_bytes
 

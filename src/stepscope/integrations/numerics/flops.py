@@ -84,14 +84,10 @@ class Flops:
         clock: Callable[[], float] = time.perf_counter,
         warm_up: int = WARM_UP,
     ) -> None:
-        """Record into `run`.
+        """Record into `run`; `peak` is that of the device in FLOP/s, by default from the table.
 
-        Args:
-            run: the run.
-            peak: peak of the device in FLOP/s; by default from the table.
-            flops: FLOPs of one sample if known (of one step if samples are unknown); then nothing is counted.
-            clock: returns seconds.
-            warm_up: steps before the counted one.
+        If the `flops` of one sample are given (of one step if samples are unknown), nothing is counted; otherwise one
+        step after `warm_up` steps. `clock` returns seconds.
         """
         self._run, self._clock = run, clock
         self.peak, self.per_unit = peak, flops
@@ -99,7 +95,6 @@ class Flops:
         self._modes: tuple[Any, Any] | None = None
         self._start: float | None = None
         self._models = Models()
-        self._given = flops is not None
         self._by_sample: bool | None = None
         self._done = False
         self.failures = Failures(run, "FLOPs")
@@ -154,7 +149,7 @@ class Flops:
 
     def _begin(self) -> None:
         self._done = True
-        if self._given:
+        if self.per_unit is not None:
             self._settle({})
             return
         if any(is_compiled(part) for model in self._models for part in model.modules()):

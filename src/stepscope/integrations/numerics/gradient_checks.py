@@ -49,14 +49,10 @@ class GradientChecks:
         self._histories: dict[str, NormHistory] = {}
 
     def send(self, total: Any, metric: str, found: LocalGradients, parameters: Sequence[Any], scale: Any) -> None:
-        """Send the total norm, and the statistics of the tracked layers.
+        """Send the total norm, recorded as `metric`, and the statistics of the tracked layers.
 
-        Args:
-            total: the norm as recorded; a number if it is already on the host.
-            metric: its name.
-            found: the gradients as they are now.
-            parameters: all parameters of the optimizer; `found.positions` are indices into them.
-            scale: the factor applied to the gradients since the norm was computed; None for none.
+        `found` are the current gradients of `parameters`, which were multiplied by `scale` (None: by nothing) after
+        the norm was computed. A norm that is already on the host is a number.
         """
         if not self._parts and isinstance(total, float):
             self._known.append((metric, total))

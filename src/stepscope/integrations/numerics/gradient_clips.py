@@ -63,9 +63,9 @@ class Clips:
         """Return the call that clipped all of these parameters, and possibly more."""
         return next((clip for key, clip in self._clips.items() if not key or key >= ids), None)
 
-    def touching(self, ids: Ids) -> list[Clip]:
-        """Return the calls that clipped some of these parameters."""
-        return [clip for key, clip in self._clips.items() if key & ids]
+    def touching(self, ids: Ids) -> dict[Ids, Clip]:
+        """Return the calls that clipped some of these parameters, by all parameters of each."""
+        return {key: clip for key, clip in self._clips.items() if key & ids}
 
     def clear(self) -> None:
         """Forget the calls: the step has ended."""

@@ -83,8 +83,9 @@ class NormHistory:
         if kind == self._state:
             return None
         self._state = kind
-        if not kind:
-            return None
+        return self._problem(kind, norm, compared) if kind else None
+
+    def _problem(self, kind: str, norm: float | None, compared: float | None) -> GradientProblem:
         times = norm / compared if norm is not None and compared else math.nan
         cause = CAUSES[kind].format(times=times, count=len(self._norms), patience=PATIENCE, value=norm)
         return GradientProblem(kind, norm, compared, cause, REMEDIES[kind])

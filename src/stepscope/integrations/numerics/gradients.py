@@ -22,10 +22,12 @@ from stepscope.integrations.numerics.gradient_norm import (
     as_tensor,
     expected_seconds,
     gradients_of,
+    local_part,
     norm_of,
+    sampled,
 )
-from stepscope.integrations.numerics.histograms import HistogramRequest
 from stepscope.integrations.numerics.models import ParameterNames
+from stepscope.integrations.numerics.readback import Readback
 from stepscope.integrations.torch.batch import on_host
 from stepscope.integrations.torch.timeline import compiling
 from stepscope.integrations.walls import Failures
@@ -35,14 +37,62 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stepscope.integrations.numerics.gradient_checks import SentNorms
-    from stepscope.integrations.numerics.readback import Readback
 
 UPDATES_EVERY = 10
 """The update ratio is measured this many times less often than the norm."""
+HISTOGRAM_ELEMENTS, HISTOGRAM_TENSORS = 1 << 16, 512
+"""Elements sampled from one tensor for its histogram, evenly spaced by rows, and maximum tensors of one request."""
 PATIENCE = 3
 """Steps without a gradient before a report."""
 SHARDING = "FullyShardedDataParallel"
 """The wrapper of FSDP 1: its gradients are shards that look like plain tensors."""
+
+
+class HistogramRequest:
+    """Sample the requested tensors at one optimizer step, and record them when they have arrived on the host."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self.asked = False
+        self._parameters = self._gradients = False
+        self._flights: list[tuple[Readback[str], int | None]] = []
+
+    def ask(self, *, parameters: bool, gradients: bool) -> None:
+        """Request histograms of the next step."""
+        self._parameters, self._gradients = parameters, gradients
+        self.asked = parameters or gradients
+
+    def take(self, parameters: Sequence[Any], names: Sequence[str], parts: Sequence[str]) -> None:
+        """Start the copies, named `parameters/<name>` and `gradients/<name>`; missing gradients are left out."""
+        self.asked = False
+        chosen = [
+            (name, each)
+            for name, each in zip(names, parameters, strict=True)
+            if not parts or any(part in name for part in parts)
+        ]
+        for name, each in chosen[:HISTOGRAM_TENSORS]:
+            if self._parameters:
+                self._send(f"parameters/{name}", each)
+            if self._gradients and each.grad is not None:
+                self._send(f"gradients/{name}", each.grad)
+
+    def _send(self, name: str, tensor: Any) -> None:
+        local, _ = local_part(tensor.detach())
+        if local is None or not local.numel():
+            return
+        flight: Readback[str] = Readback()  # one each: more are on their way at once than a readback sends
+        flight.send(sampled(local, HISTOGRAM_ELEMENTS), name)
+        self._flights.append((flight, None))
+
+    def record(self) -> None:
+        """Record those that have arrived; called at the end of each step."""
+        flights, self._flights = self._flights, []
+        for flight, step in flights:
+            at = self._run.step_index if step is None else step
+            for host, name in flight.arrived():
+                self._run.histogram(name, host, step=at)
+            if len(flight):
+                self._flights.append((flight, at))
 
 
 class Gradients:
@@ -57,15 +107,10 @@ class Gradients:
         budget: float | None = 0.003,
         readback: Readback[SentNorms] | None = None,
     ) -> None:
-        """Record into `run` every `every` steps at most, if the program does not clip.
+        """Record into `run`: if the program does not clip, at most every `every` steps and for `budget` of the time.
 
-        Args:
-            run: the run.
-            every: minimum steps between two norms.
-            layers: track the layers whose names contain one of these; "" tracks all.
-            clock: returns seconds.
-            budget: share of the training's time to spend at most; None for no limit.
-            readback: copies values from a device.
+        Layers whose names contain one of `layers` are tracked; "" tracks all. A `budget` of None is no limit; `clock`
+        returns seconds; `readback` copies values from a device.
         """
         self._run = run
         self._cadence = Cadence(every, budget, clock)
@@ -102,13 +147,10 @@ class Gradients:
         self._histograms.ask(parameters=parameters, gradients=gradients)
 
     def clipped(self, norm: Any, parameters: Any = None, *, limit: Any = None, euclidean: bool = True) -> None:
-        """Receive the norm that the program's clipping has computed.
+        """Receive the norm of gradients that the program scales down to `limit`.
 
-        Args:
-            norm: norm of the gradients before they are scaled.
-            parameters: the clipped parameters; None for all, which is ignored once `attach` watches the clipping.
-            limit: the norm to which the gradients are scaled down.
-            euclidean: whether `norm` is the 2-norm; if not, the gradients must not have been scaled yet.
+        No `parameters` means all, which is ignored once `attach` watches the clipping. If `norm` is not the 2-norm
+        (`euclidean`), the gradients must not have been scaled yet.
         """
         if self._is_off() or (parameters is None and self._watch is not None):
             return
@@ -218,12 +260,12 @@ class Gradients:
             self._checks.send(norm, metric, found, parameters, clip.coefficient)
             self._cadence.stop(start, found.device_seconds)
 
-    def _measure(self, parameters: list[Any], name: str, scale: Any, clips: list[Clip]) -> None:
+    def _measure(self, parameters: list[Any], name: str, scale: Any, clips: dict[Ids, Clip]) -> None:
         """Compute the norm; clipped parameters contribute the norm from before they were scaled."""
         start = self._cadence.start()
-        clipped: Ids = frozenset().union(*(clip.ids for clip in clips))
-        norms = [clip.norm for clip in clips]
-        if any(norm is None for norm in norms) or sum(len(clip.ids) for clip in clips) > len(clipped):
+        clipped: Ids = frozenset().union(*clips)
+        norms = [clip.norm for clip in clips.values()]
+        if any(norm is None for norm in norms) or sum(map(len, clips)) > len(clipped):
             return  # clipped by another norm, or twice: their original values are unknown
         found = gradients_of([each for each in parameters if id(each) not in clipped] if clipped else parameters)
         if found.tensors:
@@ -234,7 +276,7 @@ class Gradients:
             return
         self._absent = 0
         total = on_host(norms[0] if len(norms) == 1 else norm_of([as_tensor(norm) for norm in norms]))
-        metric = self._metric(name, whole=found.whole and all(clip.whole for clip in clips))
+        metric = self._metric(name, whole=found.whole and all(clip.whole for clip in clips.values()))
         self._row[metric] = total
         self._checks.send(total, metric, found, parameters, scale)
         self._cadence.stop(start, found.device_seconds)

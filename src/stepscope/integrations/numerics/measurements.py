@@ -28,17 +28,14 @@ HISTOGRAMS_EVERY = 1000
 """Steps between two histograms of all parameters and gradients, if requested."""
 
 
-class Instrumented(Protocol):
+class _Instrumented(Protocol):
     """What the measurements use of an instrument."""
 
     timeline: Timeline
     roots: Roots
 
-    def on_gradients(self, function: Callable[[Any], None]) -> None:
-        """Call `function` with each optimizer about to step."""
-
-    def on_update(self, function: Callable[[Any], None]) -> None:
-        """Call `function` with each optimizer that has stepped."""
+    def on_gradients(self, function: Callable[[Any], None]) -> None: ...
+    def on_update(self, function: Callable[[Any], None]) -> None: ...
 
 
 class Numerics:
@@ -77,12 +74,12 @@ class Numerics:
         self.memory = DeviceMemory(run, budget=budgets["memory"]) if memory else None
         self.flops = Flops(run, peak) if flops else None
         self._out_of_memory = OutOfMemory(run)
-        self._instrument: Instrumented | None = None
+        self._instrument: _Instrumented | None = None
         self._models = Models()
         self._parameters, self._until_histograms = parameters, 0
         self.failures = Failures(run, "models")
 
-    def connect(self, instrument: Instrumented) -> None:
+    def connect(self, instrument: _Instrumented) -> None:
         """Register the parts with an instrument."""
         self._instrument = instrument
         timeline = instrument.timeline

@@ -33,15 +33,10 @@ class DeviceMemory:
         torch: Any = None,
         host: Callable[[], dict[str, float]] | None = None,
     ) -> None:
-        """Record into `run` every `every` steps at most.
+        """Record into `run`, at most every `every` steps and for `budget` of the training's time (None: no limit).
 
-        Args:
-            run: the run.
-            every: minimum steps between two measurements.
-            clock: returns seconds.
-            budget: share of the training's time to spend at most; None for no limit.
-            torch: the torch module; by default the one that the program has loaded.
-            host: returns the values of the host.
+        `clock` returns seconds, `host` the values of the host; `torch` is by default the module that the program has
+        loaded.
         """
         self._run, self._torch, self._host = run, torch, host or host_memory
         self._cadence = Cadence(every, budget, clock)

@@ -1,4 +1,4 @@
-"""Calls that are phases: backward passes, saving, collectives, clipping, scalers, log lines."""
+"""Calls that are phases: backward passes, saving, collectives, clipping, log lines, and copies between devices."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def _instead(wrapper: Any, _original: Any) -> Any:
 class Calls:
     """The wrappers around calls."""
 
-    def __init__(self, timeline: Timeline, roots: Roots) -> None:
-        """Charge to `timeline`; the hooks of `roots` are not saved with a model."""
-        self._timeline, self._roots = timeline, roots
+    def __init__(self, timeline: Timeline, roots: Roots, *, copies: bool) -> None:
+        """Charge to `timeline`, with `copies` between devices; the hooks of `roots` are not saved with a model."""
+        self._timeline, self._roots, self._copies = timeline, roots, copies
         self._depth = 0
         self._passes: list[tuple[str, Any, Any]] = []
         self.heard: Callable[[Any], None] | None = None
@@ -87,6 +87,10 @@ class Calls:
                 if getattr(inner, name, None) is not None and patches.wrap(inner, name, communicate):
                     wrapper = getattr(inner, name)
                     patches.wrap(torch.distributed, name, partial(_instead, wrapper))
+        if self._copies:
+            patches.wrap(torch.Tensor, "to", self._copying_to)
+            for kind in ("cuda", "cpu"):
+                patches.wrap(torch.Tensor, kind, partial(self._copying, kind))
         for module, savers in SAVERS.items():
             imports.call(module, self._wrapping(patches, savers, automatic.CHECKPOINT))
         for module, (owner, names) in WRITERS.items():
@@ -136,6 +140,43 @@ class Calls:
 
         return make
 
+    def _copying_to(self, original: Any) -> Any:
+        timeline = self._timeline
+
+        def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if (timeline.traced and compiling()) or timeline.quiet or timeline.left is not None or not timeline.active:
+                return original(tensor, *args, **kwargs)
+            if not _is_elsewhere(tensor, args[0] if args else kwargs.get("device")):
+                return original(tensor, *args, **kwargs)
+            return self._copy(original, tensor, args, kwargs)
+
+        return to
+
+    def _copying(self, kind: str, original: Any) -> Any:
+        """Return the wrapper of a method that copies to one kind of device."""
+        timeline = self._timeline
+
+        def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            is_compiled = timeline.traced and compiling()
+            if is_compiled or timeline.quiet or tensor.device.type == kind or not timeline.active:
+                return original(tensor, *args, **kwargs)
+            return self._copy(original, tensor, args, kwargs)
+
+        return copy
+
+    def _copy(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+        timeline = self._timeline
+        if timeline.span is not None or not timeline.copy.begin():
+            return original(tensor, *args, **kwargs)
+        try:
+            if timeline.device is not None:
+                timeline.device.mark("copy")
+            return original(tensor, *args, **kwargs)
+        finally:
+            timeline.copy.end()
+            if timeline.device is not None:
+                timeline.device.mark()
+
     def _saving(self, original: Any) -> Any:
         charged = self._plain(automatic.CHECKPOINT)(original)
         timeline, roots = self._timeline, self._roots
@@ -173,6 +214,14 @@ class Calls:
         if self.heard is not None and args and self._depth == 1:
             self.heard(args[0])
 
+    @staticmethod
+    def _begin_backward(timeline: Timeline) -> bool:
+        """Open the phase if steps are measured; return whether it is open."""
+        begun = bool(not timeline.quiet and timeline.backward.begin())
+        if begun and timeline.device is not None:
+            timeline.device.mark("backward")
+        return begun
+
     def _other_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
         timeline = self._timeline
         if (timeline.traced and compiling()) or not timeline.active or get_ident() != timeline.thread:
@@ -184,9 +233,7 @@ class Calls:
         timeline.fresh = None
         timeline.backwards += 1
         timeline.keeper.backward()
-        begun = bool(not timeline.quiet and timeline.backward.begin())
-        if begun and timeline.device is not None:
-            timeline.device.mark("backward")
+        begun = self._begin_backward(timeline)
         self._depth += 1
         if begun and original.__name__ == "backward":
             self._hear(args)
@@ -205,3 +252,23 @@ class Calls:
                 timeline.keeper.backward_done()
             if start:
                 timeline.cost(hook - start + monotonic_ns() - back)
+
+
+def supports_devices() -> bool:
+    """Return whether this torch supports a device other than the CPU; checking for one would initialize it."""
+    backends = (torch.version.cuda, getattr(torch.version, "hip", None), getattr(torch.version, "xpu", None))
+    return any(backends) or torch.backends.mps.is_built()
+
+
+def _is_elsewhere(tensor: Any, target: Any) -> bool:
+    """Return whether `target`, the first argument of `Tensor.to`, names a device other than the tensor's."""
+    kind = type(target)
+    if target is None or kind is torch.dtype:
+        return False
+    if kind is str:
+        return bool(target.partition(":")[0] != tensor.device.type or (":" in target and target != str(tensor.device)))
+    if kind is int:
+        return bool(tensor.device.index != target)
+    if kind is not torch.device:
+        target = getattr(target, "device", tensor.device)  # like another tensor
+    return bool(target.type != tensor.device.type or (target.index is not None and target != tensor.device))

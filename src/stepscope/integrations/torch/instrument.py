@@ -16,9 +16,8 @@ import torch
 
 from stepscope.core.after_import import AfterImport
 from stepscope.integrations.numerics.measurements import Numerics
-from stepscope.integrations.torch.calls import Calls
+from stepscope.integrations.torch.calls import Calls, supports_devices
 from stepscope.integrations.torch.compilation import Compilations
-from stepscope.integrations.torch.copies import Copies, is_worth_it
 from stepscope.integrations.torch.data import Loaders
 from stepscope.integrations.torch.device import DeviceClock
 from stepscope.integrations.torch.garbage import Garbage
@@ -51,10 +50,9 @@ class Instrument:
         self._optimizers = Optimizers()
         self.timeline = Timeline(run, overhead_budget, self._optimizers.count)
         self.roots = Roots(self.timeline)
-        self._calls = Calls(self.timeline, self.roots)
+        self._calls = Calls(self.timeline, self.roots, copies=supports_devices() if copies is None else copies)
         self._loaders = Loaders(self.timeline)
         self._compilations = Compilations(self.timeline, self.roots)
-        self._copies = Copies(self.timeline) if (is_worth_it() if copies is None else copies) else None
         self._garbage = Garbage(self.timeline)
         self._reductions = Reductions(run, self.roots)
         self._patches, self._imports = Patches(), AfterImport()
@@ -100,8 +98,6 @@ class Instrument:
         self._optimizers.attach(self.timeline, self._patches, lambda: self._calls.in_backward)
         self._loaders.attach(self._patches)
         self._compilations.attach(self._imports)
-        if self._copies is not None:
-            self._copies.attach(self._patches)
         self._garbage.attach()
         if self.timeline.quiet:
             self._silence(quiet=True)
