@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import StepscopeError
-from stepscope.trackers.metrics.scalar import attempt
+from stepscope.core.walls import attempt
 from stepscope.trackers.work_queue import Worklist
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class LineQueue:
 
     def _number(self, value: Arriving) -> float | None:
         """Return a value when it has arrived; None if it does not arrive or cannot be read."""
-        return attempt(lambda: self._arrived(value))
+        return attempt(lambda: self._arrived(value), lambda _error: None)
 
     def _arrived(self, value: Arriving) -> float | None:
         start = time.monotonic()

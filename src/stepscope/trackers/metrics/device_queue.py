@@ -6,7 +6,8 @@ import sys
 from array import array
 from collections import deque
 
-from stepscope.trackers.metrics.scalar import DeviceScalar, attempt, host_number
+from stepscope.core.walls import attempt
+from stepscope.trackers.metrics.scalar import DeviceScalar, host_number
 
 BLOCK = 1024
 """Unread scalars that are joined into one device tensor (each alone takes 512 bytes of GPU memory)."""
@@ -27,8 +28,7 @@ class Pending:
 
     def read(self) -> list[float | int | None]:
         """Wait for the device and return one number per place, None where it cannot be read."""
-        numbers = attempt(self._read)
-        return [None] * len(self.places) if numbers is None else numbers
+        return attempt(self._read, lambda _error: [None] * len(self.places))
 
     def _read(self) -> list[float | int | None]:
         return list(self.scalar.tensor.tolist()) if self.joined else [host_number(self.scalar.tensor)]

@@ -7,12 +7,9 @@ later.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, cast
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-T = TypeVar("T")
+from stepscope.core.walls import attempt
 
 _TEXT = (str, bytes, bytearray)
 
@@ -39,15 +36,8 @@ def scalar_of(value: object) -> float | int | DeviceScalar | None:
     """
     if type(value) is float or type(value) is int:
         return value
-    return attempt(lambda: _copy(value) if _on_device(value) else host_number(value))
-
-
-def attempt(read: Callable[[], T]) -> T | None:
-    """Return what `read` returns; None if a device or a user's object raises, which the caller counts."""
-    try:
-        return read()
-    except Exception:  # noqa: BLE001 - a failed device, or the conversion of a user's object, may raise anything
-        return None
+    # A failed device, or the conversion of a user's object, may raise anything; the caller counts None.
+    return attempt(lambda: _copy(value) if _on_device(value) else host_number(value), lambda _error: None)
 
 
 def host_number(value: object) -> float | int:
