@@ -155,6 +155,24 @@ def test_gpu_that_cannot_be_timed_leaves_the_host(clock, trouble):
     assert timer.get_summary()["x"]["clock"] == "host"
 
 
+def test_the_device_is_named_once(clock):
+    """Starting and stopping a timing formats no text: the name of the device is taken when the timer is made."""
+    gpu, named = Gpu(), []
+
+    class Device:
+        def __str__(self):
+            named.append(1)
+            return "cuda:0"
+
+    timer = TrainingTimer(Device(), clock=clock, modules=gpu.modules)
+    before = len(named)
+    for _ in range(3):
+        with timer.time("x"):
+            gpu.work(0.1)
+    assert timer.get_summary()["x"]["clock"] == "device"
+    assert len(named) == before
+
+
 def test_unknown_mode_is_told(capsys):
     """A mode that there is not is told, and events are used."""
     assert TrainingTimer(0, "fast").mode == "events"

@@ -64,7 +64,12 @@ class TrainingTimer:
             modules: loaded modules by name; torch is used if it is among them, and never imported.
         """
         self.device, self._clock, self._modules = device, clock, modules
+        self._kind = "cuda" if isinstance(device, int) else str(device).partition(":")[0]
         self._notices = Complaints()
+        # Built once: `start` and `stop` run in every step.
+        self._marking = self._notices.shield("event", f"time {device}", "the host's clock is used")
+        self._waiting = self._notices.shield("sync", f"wait for {device}", "the host's clock is used")
+        self._reading = self._notices.shield("read", f"read a time of {device}", "it is left out")
         if mode not in (EVENTS, SYNC, HOST):
             self._notices.say("mode", f"cannot time by {mode!r}: it is not a mode; events are used")
             mode = EVENTS
@@ -156,8 +161,7 @@ class TrainingTimer:
 
     def _backend(self) -> Any:
         """Return torch's module for the device if it is already in use, else None."""
-        text = "cuda" if isinstance(self.device, int) else str(self.device).partition(":")[0]
-        backend = getattr(self._modules.get("torch"), text, None)
+        backend = getattr(self._modules.get("torch"), self._kind, None)
         ready = getattr(backend, "is_initialized", None)
         return backend if ready is not None and hasattr(backend, "Event") and ready() else None
 
@@ -165,7 +169,7 @@ class TrainingTimer:
         """Put an event into the device's queue; None without a device, or while a graph is captured."""
         if self.mode == HOST:
             return None
-        with self._notices.shield("event", f"time {self.device}", "the host's clock is used"):
+        with self._marking:
             backend = self._backend()
             if backend is None or getattr(backend, "is_current_stream_capturing", bool)():
                 return None
@@ -175,7 +179,7 @@ class TrainingTimer:
         return None
 
     def _synchronize(self) -> None:
-        with self._notices.shield("sync", f"wait for {self.device}", "the host's clock is used"):
+        with self._waiting:
             backend = self._backend()
             if backend is not None:
                 backend.synchronize(self.device)
@@ -191,7 +195,7 @@ class TrainingTimer:
         """Read the timings that the device has completed, in order; `wait` for the others."""
         while self._pending:
             name, first, last = self._pending[0]
-            with self._notices.shield("read", f"read a time of {self.device}", "it is left out"):
+            with self._reading:
                 if not last.query():
                     if not wait:
                         return
