@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.errors import in_words
+from stepscope.core.walls import wall
 from stepscope.exporters.tensorboard import records
 from stepscope.exporters.tensorboard.writer import EventWriter
 from stepscope.recorder.complaints import Complaints
@@ -52,15 +54,12 @@ class SummaryWriter:
 
     def add_histogram(self, tag: str, values: Any, global_step: Any = None, walltime: float | None = None) -> None:
         """Write how the finite values of a tensor are distributed; without any, nothing."""
-        encoded = None
-        with self._notices.shield("values", f"read the values of {str(tag)[:80]!r}", "they are left out") as shield:
+        with wall(lambda error: self._refuse(tag, in_words(error, 200), "values")):
             encoded = _histogram(_tag(tag), values)
-        if encoded is not None:
-            self._write(encoded, global_step, walltime)
-        elif shield.failed:
-            self.refused += 1
-        else:
-            self._refuse(tag, "it has no finite value", "empty")
+            if encoded is None:
+                self._refuse(tag, "it has no finite value", "empty")
+            else:
+                self._write(encoded, global_step, walltime)
 
     def _write(self, value: bytes, step: Any, seconds: float | None) -> None:
         number = number_of(0 if step is None else step)
