@@ -18,13 +18,13 @@ from stepscope.exporters.prometheus.grafana import (
     HEIGHT,
     OWN_PANELS,
     dashboard,
-    expressions,
     own_panels,
     to_json,
     write_for,
 )
 from stepscope.exporters.prometheus.grafana_panels import ROWS, VARIABLES, WIDTH
 from stepscope.exporters.prometheus.names import DROPPED, DURATION, PHASE, SERIES, STEPS, Names
+from tests.exporters.dashboards import expressions
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "monitoring" / "grafana" / "dashboards" / "gpu-training-dashboard.json"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import stepscope
-from stepscope.exporters.prometheus.grafana import dashboard, expressions
+from stepscope.exporters.prometheus.grafana import dashboard
+from tests.exporters.dashboards import expressions
 from tests.integration.processes import until
 from tests.integration.prometheus_server import Prometheus, needs_prometheus, plain
 from tests.nvml.fixture import fake_driver  # noqa: F401 - the fixture `driver`

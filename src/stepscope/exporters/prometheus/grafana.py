@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.vocabulary import unit_of
 from stepscope.exporters.files.output import new_file
-from stepscope.exporters.prometheus.grafana_panels import ROWS, TRAINER, VARIABLES, WIDTH, Panel, Query, Row
+from stepscope.exporters.prometheus.grafana_panels import (
+    BY_RANK,
+    ROWS,
+    TRAINER,
+    VARIABLES,
+    WIDTH,
+    Panel,
+    PanelRow,
+    Scale,
+)
 from stepscope.exporters.prometheus.names import Names
 
 if TYPE_CHECKING:
@@ -27,6 +37,7 @@ SCHEMA_VERSION = 39
 """Of Grafana 10.4 and 11; newer ones migrate it when they load it."""
 UID = "stepscope-gpu-training"
 TITLE = "Stepscope: GPU training"
+DATA_SOURCE = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "refresh": 1}
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 HEIGHT = 8
 """Of a panel, in rows of the grid."""
@@ -48,15 +59,34 @@ GRAFANA_UNITS = {
     "hertz": "hertz",
 }
 
+_LAST = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+OPTIONS = {
+    "gauge": {
+        "reduceOptions": _LAST,
+        "orientation": "auto",
+        "showThresholdLabels": False,
+        "showThresholdMarkers": True,
+    },
+    "stat": {"reduceOptions": _LAST, "orientation": "auto", "colorMode": "value", "graphMode": "area"},
+    "heatmap": {
+        "calculate": False,
+        "cellGap": 1,
+        "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
+        "yAxis": {"axisPlacement": "left", "unit": "s"},
+        "rowsFrame": {"layout": "auto"},
+        "tooltip": {"mode": "single", "yHistogram": True},
+        "legend": {"show": True},
+    },
+    "timeseries": {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": ["lastNotNull"]},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    },
+}
+"""Grafana's options for each kind of panel; the one heatmap shows durations."""
 
-def dashboard(rows: Sequence[Row] = ROWS, *, run: str | None = None, title: str = TITLE) -> dict[str, Any]:
-    """Return the dashboard as plain data.
 
-    Args:
-        rows: headings and panels, from the top.
-        run: the run to show at first; None is all of them.
-        title: of the dashboard.
-    """
+def dashboard(rows: Sequence[PanelRow] = ROWS, *, run: str | None = None, title: str = TITLE) -> dict[str, Any]:
+    """Return the dashboard as plain data; it shows `run` at first, or all runs."""
     return {
         "uid": UID if run is None else f"stepscope-{run}"[:40],
         "title": title,
@@ -72,14 +102,9 @@ def dashboard(rows: Sequence[Row] = ROWS, *, run: str | None = None, title: str 
         "timezone": "browser",
         "annotations": {"list": []},
         "links": [],
-        "templating": {"list": [_datasource(), *(_variable(*one, run=run) for one in VARIABLES)]},
+        "templating": {"list": [DATA_SOURCE, *(_variable(*one, run=run) for one in VARIABLES)]},
         "panels": _placed(rows),
     }
-
-
-def expressions(made: dict[str, Any]) -> list[str]:
-    """Return every PromQL expression of a dashboard's panels."""
-    return [target["expr"] for panel in made["panels"] for target in panel.get("targets", ())]
 
 
 def to_json(made: dict[str, Any]) -> str:
@@ -90,19 +115,13 @@ def to_json(made: dict[str, Any]) -> str:
 def write(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
     """Write the dashboard of one run, with a panel for each of its own metrics."""
     own = own_panels(metric.recorded for metric in metrics)
-    rows = (*ROWS, Row("Metrics of this run", own)) if own else ROWS
+    rows = (*ROWS, PanelRow("Metrics of this run", own)) if own else ROWS
     made = dashboard(rows, run=past.id, title=f"Stepscope: {past.project} {past.id}")
     stream.write(to_json(made).encode("utf-8", "replace"))
 
 
 def write_for(subject: Subject, settings: Mapping[str, Any], note: Callable[[str], None]) -> None:
-    """Write the dashboard of a run that begins, where `exporters.grafana.path` says, or into the run's folder.
-
-    Args:
-        subject: what is watched.
-        settings: the configuration by key.
-        note: where to say why it was not written.
-    """
+    """Write the dashboard of a run that begins to `exporters.grafana.path`, or into the run's folder."""
     target = Path(settings.get("exporters.grafana.path") or subject.folder / "grafana.json")
     made = dashboard(run=subject.run, title=f"Stepscope: {subject.project} {subject.run}")
     try:
@@ -117,21 +136,15 @@ def write_for(subject: Subject, settings: Mapping[str, Any], note: Callable[[str
 
 def own_panels(names: Iterable[str]) -> tuple[Panel, ...]:
     """Return a panel for each name that the other panels do not show, of the first OWN_PANELS."""
-    mapping = Names()
+    known = Names()
     panels: list[Panel] = []
     for name in names:
-        targets = mapping.targets(name)
-        is_own = any(label == "metric" for target in targets for label, _ in target.labels)
-        if is_own and len(panels) < OWN_PANELS:
+        targets = known.targets(name)
+        if any(target.is_own for target in targets) and len(panels) < OWN_PANELS:
             matched = f"{targets[0].family}{{{TRAINER}, metric={json.dumps(name, ensure_ascii=False)}}}"
-            unit = GRAFANA_UNITS.get(unit_of(name), "none")
-            text = f"Recorded as {name}."
-            panels.append(Panel(name, text, unit, (Query(matched, "{{run}} rank {{rank}}"),), width=8))
+            scale = Scale(GRAFANA_UNITS.get(unit_of(name), "none"))
+            panels.append(Panel(name, f"Recorded as {name}.", {BY_RANK: matched}, scale, width=8))
     return tuple(panels)
-
-
-def _datasource() -> dict[str, Any]:
-    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "refresh": 1}
 
 
 def _variable(name: str, label: str, query: str, *, run: str | None) -> dict[str, Any]:
@@ -152,14 +165,13 @@ def _variable(name: str, label: str, query: str, *, run: str | None) -> dict[str
     }
 
 
-def _placed(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _placed(rows: Sequence[PanelRow]) -> list[dict[str, Any]]:
     """Return headings and panels with ids and places: from left to right, and below where there is no room left."""
     made: list[dict[str, Any]] = []
     y = 0
     for row in rows:
-        place = {"x": 0, "y": y, "w": WIDTH, "h": 1}
-        made.append({"id": len(made) + 1, "type": "row", "title": row.title, "collapsed": False, "gridPos": place})
-        made[-1]["panels"] = []
+        heading = {"id": len(made) + 1, "type": "row", "title": row.title, "collapsed": False}
+        made.append({**heading, "gridPos": {"x": 0, "y": y, "w": WIDTH, "h": 1}, "panels": []})
         y, x = y + 1, 0
         for panel in row.panels:
             if x + panel.width > WIDTH:
@@ -172,72 +184,45 @@ def _placed(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
+    form = "heatmap" if panel.kind == "heatmap" else "time_series"
     return {
         "type": panel.kind,
         "title": panel.title,
         "description": panel.description,
         "datasource": SOURCE,
-        "targets": [_target(query, chr(ord("A") + index)) for index, query in enumerate(panel.queries)],
-        "fieldConfig": {"defaults": _field(panel), "overrides": []},
-        "options": _options(panel),
+        "targets": [
+            {
+                "refId": letter,
+                "datasource": SOURCE,
+                "editorMode": "code",
+                "expr": expression,
+                "legendFormat": legend,
+                "format": form,
+                "range": True,
+            }
+            for letter, (legend, expression) in zip(ascii_uppercase, panel.queries.items(), strict=False)
+        ],
+        "fieldConfig": {"defaults": _field(panel.kind, panel.scale), "overrides": []},
+        "options": OPTIONS[panel.kind],
     }
 
 
-def _target(query: Query, letter: str) -> dict[str, Any]:
-    return {
-        "refId": letter,
-        "datasource": SOURCE,
-        "editorMode": "code",
-        "expr": query.expression,
-        "legendFormat": query.legend,
-        "format": query.form,
-        "range": True,
-    }
-
-
-def _field(panel: Panel) -> dict[str, Any]:
-    field: dict[str, Any] = {"unit": panel.unit, "thresholds": {"mode": "absolute", "steps": list(panel.thresholds)}}
-    field |= {} if panel.low is None else {"min": panel.low}
-    field |= {} if panel.high is None else {"max": panel.high}
-    if panel.kind == "timeseries":
-        scale = {"type": "log", "log": 10} if panel.logarithmic else {"type": "linear"}
-        style = "line" if len(panel.thresholds) > 1 else "off"
+def _field(kind: str, scale: Scale) -> dict[str, Any]:
+    steps = [{"color": colour, "value": value} for colour, value in scale.colours]
+    field: dict[str, Any] = {"unit": scale.unit, "thresholds": {"mode": "absolute", "steps": steps}}
+    field |= {} if scale.low is None else {"min": scale.low}
+    field |= {} if scale.high is None else {"max": scale.high}
+    if kind == "timeseries":
         field["custom"] = {
             "drawStyle": "line",
             "lineWidth": 1,
             "fillOpacity": 0,
             "showPoints": "never",
             "spanNulls": False,
-            "scaleDistribution": scale,
-            "thresholdsStyle": {"mode": style},
+            "scaleDistribution": {"type": "log", "log": 10} if scale.logarithmic else {"type": "linear"},
+            "thresholdsStyle": {"mode": "line" if len(steps) > 1 else "off"},
         }
         field["color"] = {"mode": "palette-classic"}
-    elif panel.kind in {"gauge", "stat"}:
+    elif kind in {"gauge", "stat"}:
         field["color"] = {"mode": "thresholds"}
     return field
-
-
-def _options(panel: Panel) -> dict[str, Any]:
-    last = {"calcs": ["lastNotNull"], "fields": "", "values": False}
-    if panel.kind == "gauge":
-        return {
-            "reduceOptions": last,
-            "orientation": "auto",
-            "showThresholdLabels": False,
-            "showThresholdMarkers": True,
-        }
-    if panel.kind == "stat":
-        return {"reduceOptions": last, "orientation": "auto", "colorMode": "value", "graphMode": "area"}
-    if panel.kind == "heatmap":
-        colours = {"mode": "scheme", "scheme": "Oranges", "steps": 64}
-        return {
-            "calculate": False,
-            "cellGap": 1,
-            "color": colours,
-            "yAxis": {"axisPlacement": "left", "unit": panel.unit},
-            "rowsFrame": {"layout": "auto"},
-            "tooltip": {"mode": "single", "yHistogram": True},
-            "legend": {"show": True},
-        }
-    legend = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": ["lastNotNull"]}
-    return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}

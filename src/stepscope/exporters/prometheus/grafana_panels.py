@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 WIDTH = 24
 """Columns of Grafana's grid."""
@@ -11,19 +14,24 @@ TRAINER = 'project=~"$project", run=~"$run", rank=~"$rank"'
 MACHINE = 'project=~"$project", run=~"$run"'
 GPU = f'{MACHINE}, gpu_id=~"$gpu"'
 
-HOT = ({"color": "green", "value": None}, {"color": "orange", "value": 75}, {"color": "red", "value": 80})
-"""Steps of the temperature gauge in °C; the built-in alert fires at 80."""
-FULL = ({"color": "green", "value": None}, {"color": "orange", "value": 80}, {"color": "red", "value": 90})
-"""Steps of a memory gauge in percent."""
-PLAIN = ({"color": "green", "value": None},)
+BY_RANK, BY_GPU, BY_HOST = "{{run}} rank {{rank}}", "GPU {{gpu_id}}", "{{run}} {{rank}}"
+"""Legends of series."""
 
 
-class Query(NamedTuple):
-    """One PromQL expression and what its series are called."""
+class Scale(NamedTuple):
+    """The values that a panel shows: Grafana's id of their unit, the ends of the axis, and where colours change."""
 
-    expression: str
-    legend: str
-    form: str = "time_series"
+    unit: str = "none"
+    low: float | None = None
+    high: float | None = None
+    colours: tuple[tuple[str, float | None], ...] = (("green", None),)
+    logarithmic: bool = False
+
+
+PERCENT, SECONDS, MEBIBYTES = Scale("percent", 0, 100), Scale("s"), Scale("mbytes", 0)
+HOT = Scale("celsius", 0, 100, (("green", None), ("orange", 75), ("red", 80)))
+"""The built-in alert fires at 80 °C."""
+FULL = Scale("percent", 0, 100, (("green", None), ("orange", 80), ("red", 90)))
 
 
 class Panel(NamedTuple):
@@ -31,216 +39,186 @@ class Panel(NamedTuple):
 
     title: str
     description: str
-    unit: str
-    """Grafana's id of the unit."""
-    queries: tuple[Query, ...]
+    queries: Mapping[str, str]
+    """PromQL expressions by the legend of their series."""
+    scale: Scale = Scale()
     kind: str = "timeseries"
     width: int = 12
-    thresholds: tuple[dict[str, Any], ...] = PLAIN
-    low: float | None = None
-    high: float | None = None
-    logarithmic: bool = False
 
 
-class Row(NamedTuple):
+class PanelRow(NamedTuple):
     """A heading and the panels below it."""
 
     title: str
     panels: tuple[Panel, ...]
 
 
-def _speed(part: str) -> str:
-    return f"rate(training_step_duration_seconds_{part}{{{TRAINER}}}[$__rate_interval])"
+def _durations(part: str, function: str = "rate") -> str:
+    return f"{function}(training_step_duration_seconds_{part}{{{TRAINER}}}[$__rate_interval])"
 
 
 def _quantile(share: float) -> str:
-    return f"histogram_quantile({share}, sum by (run, le) ({_speed('bucket')}))"
+    return f"histogram_quantile({share}, sum by (run, le) ({_durations('bucket')}))"
 
 
-TRAINING = Row(
+def _host_rate(name: str) -> str:
+    return f"stepscope_{name}_bytes_per_second{{{MACHINE}}}"
+
+
+TRAINING = PanelRow(
     "Training",
     (
         Panel(
             "Training loss",
             "Newest loss of each rank. A gap is a loss that was NaN.",
-            "none",
-            (Query(f"training_loss{{{TRAINER}}}", "{{run}} rank {{rank}}"),),
+            {BY_RANK: f"training_loss{{{TRAINER}}}"},
         ),
         Panel(
             "Learning rate",
             "Learning-rate schedule, as the optimizer has it.",
-            "none",
-            (Query(f"learning_rate{{{TRAINER}}}", "{{run}} rank {{rank}}"),),
+            {BY_RANK: f"learning_rate{{{TRAINER}}}"},
         ),
         Panel(
             "Step duration, distribution",
             "How many steps took how long. A second band is a slow kind of step: a checkpoint, an evaluation, a stall.",
-            "s",
-            (
-                Query(
-                    f"sum by (le) (increase(training_step_duration_seconds_bucket{{{TRAINER}}}[$__rate_interval]))",
-                    "{{le}}",
-                    "heatmap",
-                ),
-            ),
+            {"{{le}}": f"sum by (le) ({_durations('bucket', 'increase')})"},
+            SECONDS,
             "heatmap",
         ),
         Panel(
             "Step duration",
             "Mean, median and 95th percentile over the ranks of a run. Percentiles are exact to a bucket.",
-            "s",
-            (
-                Query(f"sum by (run) ({_speed('sum')}) / sum by (run) ({_speed('count')})", "{{run}} mean"),
-                Query(_quantile(0.5), "{{run}} median"),
-                Query(_quantile(0.95), "{{run}} 95 %"),
-            ),
+            {
+                "{{run}} mean": f"sum by (run) ({_durations('sum')}) / sum by (run) ({_durations('count')})",
+                "{{run}} median": _quantile(0.5),
+                "{{run}} 95 %": _quantile(0.95),
+            },
+            SECONDS,
         ),
         Panel(
             "Steps per second",
             "Of the slowest rank: the others wait for it.",
-            "none",
-            (Query(f"min by (run) (rate(training_steps_total{{{TRAINER}}}[$__rate_interval]))", "{{run}}"),),
+            {"{{run}}": f"min by (run) (rate(training_steps_total{{{TRAINER}}}[$__rate_interval]))"},
             width=8,
         ),
         Panel(
             "Gradient norm",
             "L2 norm before clipping. Above 10 it counts as exploding.",
-            "none",
-            (Query(f"gradient_norm{{{TRAINER}}}", "{{run}} rank {{rank}}"),),
+            {BY_RANK: f"gradient_norm{{{TRAINER}}}"},
+            Scale(colours=(("green", None), ("red", 10)), logarithmic=True),
             width=8,
-            thresholds=(*PLAIN, {"color": "red", "value": 10}),
-            logarithmic=True,
         ),
         Panel(
             "Epoch",
             "With its fraction, where the program logs it.",
-            "none",
-            (Query(f"max by (run) (training_epoch{{{TRAINER}}})", "{{run}}"),),
-            "stat",
+            {"{{run}}": f"max by (run) (training_epoch{{{TRAINER}}})"},
+            kind="stat",
             width=8,
         ),
         Panel(
             "Phases of a step",
             "Where the time of the last step went, mean over the ranks.",
-            "s",
-            (Query(f"avg by (phase) (stepscope_phase_seconds{{{TRAINER}}})", "{{phase}}"),),
+            {"{{phase}}": f"avg by (phase) (stepscope_phase_seconds{{{TRAINER}}})"},
+            SECONDS,
             width=WIDTH,
         ),
     ),
 )
 
-GPUS = Row(
+GPUS = PanelRow(
     "GPU",
     (
         Panel(
             "GPU utilisation",
             "Share of time in which the GPU ran a kernel. It says that the GPU was busy, not that it was used well.",
-            "percent",
-            (Query(f"gpu_utilization_percent{{{GPU}}}", "GPU {{gpu_id}}"),),
-            low=0,
-            high=100,
+            {BY_GPU: f"gpu_utilization_percent{{{GPU}}}"},
+            PERCENT,
         ),
         Panel(
             "GPU temperature",
             "Orange from 75 °C, red from 80 °C, where many cards begin to throttle.",
-            "celsius",
-            (Query(f"max by (gpu_id) (gpu_temperature_celsius{{{GPU}}})", "GPU {{gpu_id}}"),),
+            {BY_GPU: f"max by (gpu_id) (gpu_temperature_celsius{{{GPU}}})"},
+            HOT,
             "gauge",
-            thresholds=HOT,
-            low=0,
-            high=100,
         ),
         Panel(
             "GPU power draw",
             "Power that each GPU draws.",
-            "watt",
-            (Query(f"gpu_power_draw_watts{{{GPU}}}", "GPU {{gpu_id}}"),),
-            low=0,
+            {BY_GPU: f"gpu_power_draw_watts{{{GPU}}}"},
+            Scale("watt", 0),
         ),
         Panel(
             "GPU memory",
             "Memory in use on the device, and its capacity. MB of the names are MiB.",
-            "mbytes",
-            (
-                Query(f"gpu_memory_used_mb{{{GPU}}}", "GPU {{gpu_id}} used"),
-                Query(f"gpu_memory_total_mb{{{GPU}}}", "GPU {{gpu_id}} total"),
-            ),
-            low=0,
+            {
+                "GPU {{gpu_id}} used": f"gpu_memory_used_mb{{{GPU}}}",
+                "GPU {{gpu_id}} total": f"gpu_memory_total_mb{{{GPU}}}",
+            },
+            MEBIBYTES,
         ),
         Panel(
             "GPU memory in use",
             "Share of the capacity; orange from 80 %, red from 90 %.",
-            "percent",
-            (Query(f"100 * gpu_memory_used_mb{{{GPU}}} / gpu_memory_total_mb{{{GPU}}}", "GPU {{gpu_id}}"),),
+            {BY_GPU: f"100 * gpu_memory_used_mb{{{GPU}}} / gpu_memory_total_mb{{{GPU}}}"},
+            FULL,
             "gauge",
             width=8,
-            thresholds=FULL,
-            low=0,
-            high=100,
         ),
         Panel(
             "Memory of the allocator",
             "What PyTorch's allocator has given out and what it holds.",
-            "mbytes",
-            (Query(f"memory_allocation_mb{{{TRAINER}}}", "rank {{rank}} GPU {{gpu_id}} {{kind}}"),),
+            {"rank {{rank}} GPU {{gpu_id}} {{kind}}": f"memory_allocation_mb{{{TRAINER}}}"},
+            MEBIBYTES,
             width=8,
-            low=0,
         ),
         Panel(
             "Fan speed",
             "As a share of the maximum; cards without a fan have none.",
-            "percent",
-            (Query(f"gpu_fan_speed_percent{{{GPU}}}", "GPU {{gpu_id}}"),),
+            {BY_GPU: f"gpu_fan_speed_percent{{{GPU}}}"},
+            PERCENT,
             width=8,
-            low=0,
-            high=100,
         ),
     ),
 )
 
-HOST = Row(
+HOST = PanelRow(
     "Host",
     (
         Panel(
             "Processors",
             "Processor time in use: of the container's limit, where it has one.",
-            "percent",
-            (Query(f"cpu_usage_percent{{{MACHINE}}}", "{{run}} {{rank}}"),),
+            {BY_HOST: f"cpu_usage_percent{{{MACHINE}}}"},
+            PERCENT,
             width=8,
-            low=0,
-            high=100,
         ),
         Panel(
             "Memory",
             "Memory of the machine, or of the container's limit, in use.",
-            "percentunit",
-            (Query(f"stepscope_memory_used_ratio{{{MACHINE}}}", "{{run}} {{rank}}"),),
+            {BY_HOST: f"stepscope_memory_used_ratio{{{MACHINE}}}"},
+            Scale("percentunit", 0, 1),
             width=8,
-            low=0,
-            high=1,
         ),
         Panel(
             "Disk and network",
             "Bytes per second over all disks and all interfaces.",
-            "binBps",
-            (
-                Query(f"stepscope_disk_read_bytes_per_second{{{MACHINE}}}", "read {{rank}}"),
-                Query(f"stepscope_disk_write_bytes_per_second{{{MACHINE}}}", "written {{rank}}"),
-                Query(f"stepscope_network_received_bytes_per_second{{{MACHINE}}}", "received {{rank}}"),
-                Query(f"stepscope_network_sent_bytes_per_second{{{MACHINE}}}", "sent {{rank}}"),
-            ),
+            {
+                "read {{rank}}": _host_rate("disk_read"),
+                "written {{rank}}": _host_rate("disk_write"),
+                "received {{rank}}": _host_rate("network_received"),
+                "sent {{rank}}": _host_rate("network_sent"),
+            },
+            Scale("binBps"),
             width=8,
         ),
         Panel(
             "Monitoring itself",
             "Processor time of the watcher as a share of one processor, and rows that were lost. Lost rows mean that "
             "figures elsewhere are incomplete.",
-            "none",
-            (
-                Query(f"stepscope_watcher_cpu_ratio{{{MACHINE}}}", "watcher, share of a processor"),
-                Query(f"sum by (run) (stepscope_drops_total{{{MACHINE}}})", "rows lost"),
-                Query("stepscope_exporter_dropped_series_total", "series left out"),
-            ),
+            {
+                "watcher, share of a processor": f"stepscope_watcher_cpu_ratio{{{MACHINE}}}",
+                "rows lost": f"sum by (run) (stepscope_drops_total{{{MACHINE}}})",
+                "series left out": "stepscope_exporter_dropped_series_total",
+            },
             width=WIDTH,
         ),
     ),
