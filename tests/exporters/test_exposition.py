@@ -17,7 +17,7 @@ from stepscope.exporters.prometheus.exposition import (
     NAME,
     OPEN_METRICS_TYPE,
     TEXT_TYPE,
-    Family,
+    MetricFamily,
     Sample,
     histogram,
     label_set,
@@ -44,7 +44,7 @@ def same(one, other):
 )
 def test_reference_parser_reads_what_was_written(write, read, labels, value, text):
     """The reference parser reads back labels and help of any text, and values to the same bits, in both forms."""
-    [family] = read(write([Family("x", GAUGE, text, [Sample(label_set(labels), value)])]).decode())
+    [family] = read(write([MetricFamily("x", GAUGE, text, [Sample(label_set(labels), value)])]).decode())
     [sample] = family.samples
     assert (sample.name, sample.labels) == ("x", labels)
     assert same(sample.value, value)
@@ -54,7 +54,7 @@ def test_reference_parser_reads_what_was_written(write, read, labels, value, tex
 @given(counts=st.lists(st.integers(0, 1000), min_size=4, max_size=4), total=st.floats(0, 1e9))
 def test_histogram_is_cumulative(counts, total):
     """Buckets count what is at most their bound; the last one, the count, and the parser agree."""
-    family = Family("h", HISTOGRAM, "help", histogram('{a="b"}', (0.1, 1.0, 2.5), counts, total))
+    family = MetricFamily("h", HISTOGRAM, "help", histogram('{a="b"}', (0.1, 1.0, 2.5), counts, total))
     for read, text in (
         (parse_text, exposition.text([family])),
         (parse_open_metrics, exposition.open_metrics([family])),
@@ -68,15 +68,15 @@ def test_histogram_is_cumulative(counts, total):
 
 def test_counter_is_named_by_each_form():
     """A counter is `x_total` throughout in the text format, and `x` with samples `x_total` in OpenMetrics."""
-    family = Family("x", COUNTER, "All of it", [Sample("", 3)])
+    family = MetricFamily("x", COUNTER, "All of it", [Sample("", 3)])
     assert exposition.text([family]) == b"# HELP x_total All of it\n# TYPE x_total counter\nx_total 3.0\n"
     assert exposition.open_metrics([family]) == b"# HELP x All of it\n# TYPE x counter\nx_total 3.0\n# EOF\n"
 
 
 def test_empty_family_is_absent():
     """A family without samples leaves no trace on the page."""
-    assert exposition.text([Family("x", GAUGE, "help", [])]) == b""
-    assert exposition.open_metrics([Family("x", GAUGE, "help", [])]) == b"# EOF\n"
+    assert exposition.text([MetricFamily("x", GAUGE, "help", [])]) == b""
+    assert exposition.open_metrics([MetricFamily("x", GAUGE, "help", [])]) == b"# EOF\n"
 
 
 @pytest.mark.parametrize(

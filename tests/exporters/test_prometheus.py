@@ -262,7 +262,8 @@ def test_watcher_does_not_load_the_client_library():
     """Board and endpoint load neither prometheus_client nor http.server, which would double a watcher's memory."""
     code = (
         "import sys; from stepscope.exporters.prometheus import board, rows, server, targets; "
-        "print([name for name in ('prometheus_client', 'http', 'numpy', 'email', 'hashlib') if name in sys.modules])"
+        "heavy = ('prometheus_client', 'http.server', 'http.client', 'numpy', 'email', 'hashlib'); "
+        "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": str(SOURCE)}, capture_output=True, check=True

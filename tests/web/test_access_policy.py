@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import stepscope.web
+from stepscope.core.access import host_name
 from stepscope.core.errors import StepscopeError
-from stepscope.web.access_policy import ADMIN, READ, AccessPolicy, host_name
+from stepscope.web.access_policy import ADMIN, READ, AccessPolicy
 from stepscope.web.listening import token_for
 from stepscope.web.server import Server, ServerOptions
 from tests.web.served import DATA, GETS, RUN, Client, listed, ready, started
@@ -389,4 +390,4 @@ def test_a_run_that_cannot_be_read_is_told_without_its_path(tmp_path):
 )
 def test_the_name_in_a_host(host, name):
     """The name of a `Host` is what stands before its port."""
-    assert host_name(host) == name
+    assert host_name(host.decode("latin-1")) == name

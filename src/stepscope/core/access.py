@@ -36,6 +36,15 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
+def host_name(header: str) -> str | None:
+    """Return the name in a `Host` header in lower case; None if the header is malformed."""
+    text = header.lower()
+    name, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    if not colon:
+        return text
+    return name if port.isdecimal() and len(port) <= 5 else None
+
+
 def new_token() -> str:
     """Return a new token."""
     return os.urandom(TOKEN_BYTES).hex()

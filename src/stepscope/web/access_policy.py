@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stepscope.core.access import bracketed
+from stepscope.core.access import bracketed, host_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ class AccessPolicy:
         if not target.startswith(b"/"):
             return Refusal(400, "cannot answer this request: its target is not a path; request a path of this server")
         hosts = values(headers, b"host")
-        name = host_name(hosts[0]) if len(hosts) == 1 else None
+        name = host_name(hosts[0].decode("latin-1")) if len(hosts) == 1 else None
         if name is None or name not in self.known_names(local):
             text = "cannot answer this request: it names another host; use the address that `stepscope serve` printed"
             return Refusal(421, text)
@@ -133,15 +133,6 @@ class AccessPolicy:
 def values(headers: Headers, name: bytes) -> list[bytes]:
     """Return all values of a header; its name is in lower case."""
     return [value for key, value in headers if key == name]
-
-
-def host_name(host: bytes) -> str | None:
-    """Return the name in a `Host` header in lower case; None if the header is malformed."""
-    text = host.decode("latin-1").lower()
-    name, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
-    if not colon:
-        return text
-    return name if port.isdecimal() and len(port) <= 5 else None
 
 
 def _bearer(headers: Headers) -> list[bytes]:

@@ -62,7 +62,15 @@ async def runs(site: Site, parameters: given.RunListParameters, _request: Reques
 
 async def metrics(site: Site, _parameters: given.NoParameters, _request: Request) -> Response:
     """Return the server's own metrics for Prometheus."""
-    from stepscope.exporters.prometheus.exposition import COUNTER, GAUGE, TEXT_TYPE, Family, Sample, label_set, text
+    from stepscope.exporters.prometheus.exposition import (
+        COUNTER,
+        GAUGE,
+        TEXT_TYPE,
+        MetricFamily,
+        Sample,
+        label_set,
+        text,
+    )
 
     pool, traffic = site.readers, site.traffic
     counters = {
@@ -75,9 +83,12 @@ async def metrics(site: Site, _parameters: given.NoParameters, _request: Request
     states = Counter(row["state"] for row in site.runs.rows()["rows"])
     by_state = [Sample(label_set({"state": state}), number) for state, number in states.items()]
     families = [
-        *(Family(f"stepscope_web_{name}", COUNTER, what, [Sample("", n)]) for name, (what, n) in counters.items()),
-        Family("stepscope_web_uptime_seconds", GAUGE, "uptime", [Sample("", time.monotonic() - site.started)]),
-        Family("stepscope_web_runs", GAUGE, "runs by state", by_state),
+        *(
+            MetricFamily(f"stepscope_web_{name}", COUNTER, what, [Sample("", n)])
+            for name, (what, n) in counters.items()
+        ),
+        MetricFamily("stepscope_web_uptime_seconds", GAUGE, "uptime", [Sample("", time.monotonic() - site.started)]),
+        MetricFamily("stepscope_web_runs", GAUGE, "runs by state", by_state),
     ]
     return Response(text(families), media_type=TEXT_TYPE)
 

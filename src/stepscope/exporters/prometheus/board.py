@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.names import clean
 from stepscope.exporters.prometheus import exposition
-from stepscope.exporters.prometheus.exposition import Family, Sample, label_set
+from stepscope.exporters.prometheus.exposition import MetricFamily, Sample, label_set
 from stepscope.exporters.prometheus.names import BUCKETS, DROPPED, DURATION, SERIES, STEPS, Names, Target
 
 if TYPE_CHECKING:
@@ -29,34 +29,24 @@ FRESH_SECONDS = 120.0
 """Age at which a sample of the machine is absent: a GPU that was lost must not show its last temperature for ever."""
 
 
-class _Series:
+class _PageSeries:
     """One line of the page."""
 
-    __slots__ = ("factor", "labels", "moment", "value")
+    __slots__ = ("expires", "factor", "family", "labels", "moment", "value")
 
-    def __init__(self, labels: str, factor: float) -> None:
-        self.labels, self.factor = labels, factor
+    def __init__(self, family: str, labels: str, factor: float, *, expires: bool) -> None:
+        self.family, self.labels, self.factor, self.expires = family, labels, factor, expires
         self.value = self.moment = 0.0
 
 
-class _Shown:
-    """A family with its series, by their labels."""
-
-    __slots__ = ("help", "kind", "series")
-
-    def __init__(self, target: Target) -> None:
-        self.kind, self.help = target.kind, target.help
-        self.series: dict[str, _Series] = {}
-
-
-class _Source:
+class _RankPage:
     """One rank of one run, or the machine around it."""
 
     def __init__(self, run: str, rank: int, project: str) -> None:
         self.is_machine = rank < 0
         self.labels = {"run": run, "rank": f"node{-1 - rank}" if rank < 0 else str(rank), "project": clean(project)[0]}
         self.text = label_set(self.labels)
-        self.places: dict[str, tuple[_Series, ...]] = {}
+        self.places: dict[str, tuple[_PageSeries, ...]] = {}
         """The series of each name that has some; none for a name that is exposed elsewhere."""
         self.is_timed = False
         """Whether the page has its steps and their durations."""
@@ -71,16 +61,11 @@ class Board:
     def __init__(
         self, metrics: Iterable[Metric] = (), *, limit: int = LIMIT, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin with an empty page.
-
-        Args:
-            metrics: what samplers declare, beside the vocabulary.
-            limit: series at most; further ones are left out and counted.
-            clock: seconds, of any fixed start.
-        """
+        """Begin with an empty page; samplers declare `metrics` beside the vocabulary."""
         self._names, self._limit, self._clock = Names(metrics), limit, clock
-        self._sources: dict[tuple[str, int], _Source] = {}
-        self._families: dict[str, _Shown] = {}
+        self._sources: dict[tuple[str, int], _RankPage] = {}
+        self._families: dict[str, tuple[Target, dict[str, _PageSeries]]] = {}
+        """Each family with its series by their labels."""
         self._refused: set[int] = set()
         self.series = 0
         """Series that have a place on the page."""
@@ -103,11 +88,11 @@ class Board:
 
         Args:
             run: id of the run.
-            rank: of the trainer; below 0 the machine, as the watcher's own rows have it (-1 is node 0).
+            rank: of the trainer; below 0 it is the machine, as in the watcher's own rows (-1 is node 0).
             project: of the run.
             values: newest value of each metric, in its base unit.
-            steps: that ended since.
-            step_seconds: how long each of them took.
+            steps: number of steps that ended.
+            step_seconds: duration of each of them.
         """
         source = self._sources.get((run, rank)) or self._enter(run, rank, project)
         moment = self._clock()
@@ -124,49 +109,42 @@ class Board:
                 source.seconds += seconds
 
     def forget(self, run: str, rank: int) -> None:
-        """Take a rank off the page, for it has ended."""
+        """Remove a rank that has ended from the page."""
         source = self._sources.pop((run, rank), None)
         if source is None:
             return
-        gone = {id(series) for found in source.places.values() for series in found}
-        self.series -= len(gone) + (TIMED if source.is_timed else 0)
-        for name, shown in list(self._families.items()):
-            shown.series = {labels: series for labels, series in shown.series.items() if id(series) not in gone}
-            if not shown.series:
-                del self._families[name]
+        self.series -= TIMED if source.is_timed else 0
+        for series in (series for found in source.places.values() for series in found):
+            self.series -= 1
+            shown = self._families[series.family][1]
+            del shown[series.labels]
+            if not shown:
+                del self._families[series.family]
 
-    def families(self) -> list[Family]:
+    def families(self) -> list[MetricFamily]:
         """Return the page as plain data, in order of names."""
         too_old = self._clock() - FRESH_SECONDS
-        machine = {
-            id(series)
-            for source in self._sources.values()
-            if source.is_machine
-            for found in source.places.values()
-            for series in found
-        }
         found = [
-            Family(
-                name,
-                shown.kind,
-                shown.help,
+            _family(
+                target,
                 [
                     Sample(series.labels, series.value)
-                    for series in shown.series.values()
-                    if series.moment >= too_old or id(series) not in machine
+                    for series in shown.values()
+                    if series.moment >= too_old or not series.expires
                 ],
             )
-            for name, shown in self._families.items()
+            for target, shown in self._families.values()
         ]
         found += self._training()
-        shown = sum(len(family.samples) for family in found)
-        return sorted([*found, *self._own(shown)], key=lambda family: family.name)
+        count = sum(len(family.samples) for family in found)
+        found += [_family(SERIES, [Sample("", count)]), _family(DROPPED, [Sample("", self.dropped)])]
+        return sorted(found, key=lambda family: family.name)
 
     def page(self, accept: str = "") -> tuple[str, bytes]:
         """Return content type and body for a scrape with this `Accept` header."""
         return exposition.page(self.families(), accept)
 
-    def _training(self) -> list[Family]:
+    def _training(self) -> list[MetricFamily]:
         """Return steps and their durations, of every rank."""
         trainers = [source for source in self._sources.values() if source.is_timed]
         steps = [Sample(source.text, source.steps) for source in trainers]
@@ -176,19 +154,10 @@ class Board:
             if any(source.counts)  # a run that times no step has no durations of 0
             for sample in exposition.histogram(source.text, BUCKETS, source.counts, source.seconds)
         ]
-        return [
-            Family(STEPS.family, STEPS.kind, STEPS.help, steps),
-            Family(DURATION.family, DURATION.kind, DURATION.help, durations),
-        ]
+        return [_family(STEPS, steps), _family(DURATION, durations)]
 
-    def _own(self, shown: int) -> list[Family]:
-        return [
-            Family(SERIES.family, SERIES.kind, SERIES.help, [Sample("", shown)]),
-            Family(DROPPED.family, DROPPED.kind, DROPPED.help, [Sample("", self.dropped)]),
-        ]
-
-    def _enter(self, run: str, rank: int, project: str) -> _Source:
-        source = _Source(run, rank, project)
+    def _enter(self, run: str, rank: int, project: str) -> _RankPage:
+        source = _RankPage(run, rank, project)
         self._sources[run, rank] = source
         source.is_timed = not source.is_machine and self.series + TIMED <= self._limit
         if source.is_timed:
@@ -198,34 +167,31 @@ class Board:
             self._refuse(source, DURATION.family)
         return source
 
-    def _place(self, source: _Source, name: str) -> tuple[_Series, ...]:
+    def _place(self, source: _RankPage, name: str) -> tuple[_PageSeries, ...]:
         """Make the series of a name that is seen for the first time; none if the page is full."""
         if self.series >= self._limit:
             return self._refuse(source, name)
         targets = self._names.targets(name)
-        is_own = any(label == "metric" for target in targets for label, _ in target.labels)
-        if is_own and self.series >= self._limit * OWN_SHARE:
+        if any(target.is_own for target in targets) and self.series >= self._limit * OWN_SHARE:
             return self._refuse(source, name)
         source.places[name] = tuple(self._add(source, name, target) for target in targets)
         return source.places[name]
 
-    def _refuse(self, source: _Source, name: str) -> tuple[_Series, ...]:
+    def _refuse(self, source: _RankPage, name: str) -> tuple[_PageSeries, ...]:
         if len(self._refused) < REMEMBERED:
             self._refused.add(hash((source.text, name)))
         return ()
 
-    def _add(self, source: _Source, name: str, target: Target) -> _Series:
+    def _add(self, source: _RankPage, name: str, target: Target) -> _PageSeries:
         labels = label_set({**source.labels, **dict(target.labels)})
-        if labels in self._of(target).series:  # another name, such as an alias, was here first
+        if labels in self._families.get(target.family, (target, {}))[1]:  # another name, such as an alias, came first
             target = self._names.own(name)
             labels = label_set({**source.labels, **dict(target.labels)})
-        series = _Series(labels, target.factor)
-        self._of(target).series[labels] = series
+        series = _PageSeries(target.family, labels, target.factor, expires=source.is_machine)
+        self._families.setdefault(target.family, (target, {}))[1][labels] = series
         self.series += 1
         return series
 
-    def _of(self, target: Target) -> _Shown:
-        shown = self._families.get(target.family)
-        if shown is None:
-            shown = self._families[target.family] = _Shown(target)
-        return shown
+
+def _family(target: Target, samples: list[Sample]) -> MetricFamily:
+    return MetricFamily(target.family, target.kind, target.help, samples)

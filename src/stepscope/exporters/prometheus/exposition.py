@@ -8,6 +8,8 @@ ask for.
 from __future__ import annotations
 
 import re
+from itertools import accumulate
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class Sample(NamedTuple):
     """Ending of the name: of a histogram `_bucket`, `_sum` or `_count`; that of a counter is added by the writer."""
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """A metric with all its series."""
 
     name: str
@@ -48,15 +50,14 @@ class Family(NamedTuple):
 
 def label_set(labels: Mapping[str, str]) -> str:
     """Return labels as they stand behind a name, escaped; empty for none."""
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_encodable(value).translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
+    pairs = [f'{name}="{_encodable(value).translate(_ESCAPES)}"' for name, value in labels.items()]
+    return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
 def with_label(labels: str, name: str, value: str) -> str:
-    """Return a label set with one label more, at its end."""
-    pair = f'{name}="{_encodable(value).translate(_ESCAPES)}"'
-    return f"{labels[:-1]},{pair}}}" if labels else f"{{{pair}}}"
+    """Return a label set with one more label at its end."""
+    added = label_set({name: value})
+    return f"{labels[:-1]},{added[1:]}" if labels else added
 
 
 def valid_name(text: str) -> str:
@@ -72,33 +73,26 @@ def number(value: float) -> str:
 
 
 def histogram(labels: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> list[Sample]:
-    """Return the samples of one histogram.
-
-    Args:
-        labels: its label set.
-        bounds: upper bounds of the buckets but the last, which has none; ascending.
-        counts: how many values fell into each bucket, the last included.
-        total: sum of all values.
-    """
-    samples = []
-    seen = 0
-    for bound, count in zip((*bounds, float("inf")), counts, strict=True):
-        seen += count
-        samples.append(Sample(with_label(labels, "le", number(bound)), seen, "_bucket"))
-    return [*samples, Sample(labels, total, "_sum"), Sample(labels, seen, "_count")]
+    """Return the samples of one histogram: `counts` has one more bucket than the ascending upper `bounds`."""
+    seen = list(accumulate(counts))
+    buckets = [
+        Sample(with_label(labels, "le", number(bound)), count, "_bucket")
+        for bound, count in zip((*bounds, inf), seen, strict=True)
+    ]
+    return [*buckets, Sample(labels, total, "_sum"), Sample(labels, seen[-1], "_count")]
 
 
-def text(families: Iterable[Family]) -> bytes:
+def text(families: Iterable[MetricFamily]) -> bytes:
     """Return a page in text format 0.0.4; a family without samples is left out."""
     return "".join(_written(families, "_total", _HELP_ESCAPES)).encode()
 
 
-def open_metrics(families: Iterable[Family]) -> bytes:
+def open_metrics(families: Iterable[MetricFamily]) -> bytes:
     """Return a page in OpenMetrics 1.0; a family without samples is left out."""
     return "".join([*_written(families, "", _ESCAPES), "# EOF\n"]).encode()
 
 
-def _written(families: Iterable[Family], suffix: str, escapes: Mapping[int, str]) -> Iterator[str]:
+def _written(families: Iterable[MetricFamily], suffix: str, escapes: Mapping[int, str]) -> Iterator[str]:
     """Yield the lines of all families; `suffix` is what the name of a counter ends with in its two head lines."""
     for family in families:
         if family.samples:
@@ -106,20 +100,15 @@ def _written(families: Iterable[Family], suffix: str, escapes: Mapping[int, str]
             name = f"{family.name}{suffix if is_counter else ''}"
             yield f"# HELP {name} {_encodable(family.help).translate(escapes)}\n"
             yield f"# TYPE {name} {family.kind}\n"
-            yield from _lines(family, "_total" if is_counter else "")
+            for labels, value, ending in family.samples:
+                yield f"{family.name}{ending or ('_total' if is_counter else '')}{labels} {number(value)}\n"
 
 
-def page(families: Iterable[Family], accept: str = "") -> tuple[str, bytes]:
+def page(families: Iterable[MetricFamily], accept: str = "") -> tuple[str, bytes]:
     """Return content type and body in the form that a request's `Accept` header asks for."""
     if "application/openmetrics-text" in accept:
         return OPEN_METRICS_TYPE, open_metrics(families)
     return TEXT_TYPE, text(families)
-
-
-def _lines(family: Family, total: str) -> Iterator[str]:
-    name = family.name
-    for labels, value, suffix in family.samples:
-        yield f"{name}{suffix or total}{labels} {number(value)}\n"
 
 
 def _encodable(value: str) -> str:

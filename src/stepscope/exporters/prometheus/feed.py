@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stepscope.core.columns import SchemaTable
     from stepscope.core.vocabulary import Metric
     from stepscope.exporters.prometheus.board import Board
-    from stepscope.exporters.prometheus.rows import Rows
+    from stepscope.exporters.prometheus.rows import RankReader
     from stepscope.exporters.prometheus.server import Endpoint
     from stepscope.exporters.prometheus.targets import TargetsFile
 
@@ -27,14 +27,14 @@ class PageFeed(Feed):
     def __init__(self, subject: Subject, board: Board, endpoint: Endpoint, targets: TargetsFile | None = None) -> None:
         """Hold a board and the endpoint that serves it."""
         self._subject, self.board, self.endpoint, self._targets = subject, board, endpoint, targets
-        self._rows: dict[int, Rows] = {}
+        self._rows: dict[int, RankReader] = {}
 
     def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
         """Take drained records of a rank."""
-        from stepscope.exporters.prometheus.rows import Rows
+        from stepscope.exporters.prometheus.rows import RankReader
 
-        taken = self._rows.setdefault(rank, Rows()).take(pieces, table, checked=checked)
-        self.board.update(self._subject.run, rank, self._subject.project, *taken)
+        new = self._rows.setdefault(rank, RankReader()).read(pieces, table, checked=checked)
+        self.board.update(self._subject.run, rank, self._subject.project, *new)
 
     def sample(self, rank: int, values: Mapping[str, float]) -> None:
         """Take a row that the watcher made itself; its rank is below 0."""
@@ -63,36 +63,27 @@ class PageFeed(Feed):
 def open_feed(
     settings: Mapping[str, Any], subject: Subject, metrics: Sequence[Metric], note: Callable[[str], None]
 ) -> PageFeed | None:
-    """Return the feed that the configuration asks for; None if it asks for none, or the port cannot be had.
+    """Return the feed that `exporters.prometheus` in the settings turns on; None if it is off or has no port.
 
-    Args:
-        settings: the configuration by key: `exporters.prometheus.enabled`, `host`, `port`, `targets`, `max_series`.
-        subject: the run that is watched.
-        metrics: the metrics that the samplers declare.
-        note: reports problems, and the port.
+    `metrics` are those that the samplers declare; `note` reports problems, and the port.
     """
     if not settings.get(f"{SECTION}enabled"):
         return None
+    from stepscope.core.access import is_loopback, kept_token
     from stepscope.exporters.prometheus.board import LIMIT, Board
+    from stepscope.exporters.prometheus.server import Endpoint
 
     board = Board(metrics, limit=settings.get(f"{SECTION}max_series", LIMIT))
+    host = settings.get(f"{SECTION}host", "127.0.0.1")
+    is_guarded = settings.get(f"{SECTION}token", False) or not is_loopback(host)
     try:
-        endpoint = _endpoint(settings, subject, board)
+        token = kept_token(subject.folder / f"prometheus-{subject.node}.token") if is_guarded else None
+        endpoint = Endpoint(board.page, host=host, port=settings.get(f"{SECTION}port", 8000), token=token)
     except (StepscopeError, OSError) as error:
         note(str(error))
         return None
     note(f"metrics for Prometheus are on http://{endpoint.target}/metrics")
     return PageFeed(subject, board, endpoint, _targets(settings, subject, endpoint, note))
-
-
-def _endpoint(settings: Mapping[str, Any], subject: Subject, board: Board) -> Endpoint:
-    from stepscope.core.access import is_loopback, kept_token
-    from stepscope.exporters.prometheus.server import Endpoint
-
-    host = settings.get(f"{SECTION}host", "127.0.0.1")
-    is_guarded = settings.get(f"{SECTION}token", False) or not is_loopback(host)
-    token = kept_token(subject.folder / f"prometheus-{subject.node}.token") if is_guarded else None
-    return Endpoint(board.page, host=host, port=settings.get(f"{SECTION}port", 8000), token=token)
 
 
 def _targets(

@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from stepscope.core.errors import StepscopeError
 from stepscope.core.gpu_memory import by_gpu, index_of
 from stepscope.core.vocabulary import MIB
-from stepscope.exporters.prometheus.names import BUCKETS, DOCUMENTED, DURATION, STEPS, Target
+from stepscope.exporters.prometheus.names import BUCKETS, DOCUMENTED, DURATION, STEPS
 from stepscope.exporters.prometheus.server import Endpoint
 from stepscope.recorder.complaints import Complaints, tell
 
@@ -73,26 +73,24 @@ class PrometheusMonitor:
 
         Args:
             port: the first one to try; 0: any.
-            host: address to listen on; others than loopback ask for a token.
+            host: address to listen on; one that is not loopback requires a token.
             token: what Prometheus sends as its credentials.
         """
         self.registry = CollectorRegistry()
-        self.training_loss = self._gauge("training_loss")
-        self.training_steps = Counter(STEPS.family, STEPS.help, registry=self.registry)
-        self.gpu_memory = self._gauge("gpu_memory_mb")
-        self.cpu_usage = self._gauge("cpu_usage_percent")
-        self.training_time = Histogram(DURATION.family, DURATION.help, buckets=BUCKETS, registry=self.registry)
         self.gauges: dict[str, Gauge] = {
-            "training_loss": self.training_loss,
-            "gpu_memory_mb": self.gpu_memory,
-            "cpu_usage_percent": self.cpu_usage,
+            name: SetGauge(name, target.help, [label for label, _ in target.labels], registry=self.registry)
+            for name, target in FAMILIES.items()
         }
         """The gauges by name, as in `gauges["learning_rate"].set(3e-4)`."""
-        for name in FAMILIES.keys() - self.gauges.keys():
-            self.gauges[name] = self._gauge(name)
+        self.training_loss, self.gpu_memory = self.gauges["training_loss"], self.gauges["gpu_memory_mb"]
+        self.cpu_usage = self.gauges["cpu_usage_percent"]
+        self.training_steps = Counter(STEPS.family, STEPS.help, registry=self.registry)
+        self.training_time = Histogram(DURATION.family, DURATION.help, buckets=BUCKETS, registry=self.registry)
         self._notices = Complaints()
+        # Built once: `update_metrics` runs in every step.
+        self._taking = self._notices.shield("value", "take a value for Prometheus", "it is left out")
         self.refused = 0
-        """Values that were no numbers, and were left out."""
+        """Values that are not numbers, and were left out."""
         self.problem = ""
         """Why nothing is served, if so."""
         self._endpoint: Endpoint | None = None
@@ -139,15 +137,12 @@ class PrometheusMonitor:
         """Stop serving."""
         self.close()
 
-    def _gauge(self, name: str) -> SetGauge:
-        target: Target = FAMILIES[name]
-        return SetGauge(name, target.help, [label for label, _ in target.labels], registry=self.registry)
-
     def _take(self, put: Any, value: Any) -> None:
         if value is not None:
-            with self._notices.shield("value", "take a value for Prometheus", "it is left out") as shield:
+            self.refused += 1
+            with self._taking:
                 put(float(value))
-            self.refused += shield.failed
+                self.refused -= 1
 
     def _page(self, accept: str) -> tuple[str, bytes]:
         encode, kind = choose_encoder(accept)

@@ -30,55 +30,48 @@ class Target(NamedTuple):
 
     family: str
     """Without the `_total` of a counter."""
-    kind: str
     help: str
     factor: float = 1.0
     """The recorded value times this is the value that is served."""
     labels: tuple[tuple[str, str], ...] = ()
     """Beside run, rank and project; here `*` stands for the instance."""
+    kind: str = GAUGE
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is for an undeclared metric, of the training program's own."""
+        return any(label == "metric" for label, _ in self.labels)
 
 
-STEPS = Target("training_steps", COUNTER, "Total training steps")
-DURATION = Target("training_step_duration_seconds", HISTOGRAM, "Training step duration")
-SERIES = Target("stepscope_exporter_series", GAUGE, "Series on this page, without those of the exporter itself.")
-DROPPED = Target(
-    "stepscope_exporter_dropped_series",
-    COUNTER,
-    "Series that this page has no room for, and leaves out (at most 65536).",
-)
+def _of_gpu(family: str, text: str, factor: float = 1.0, *labels: tuple[str, str]) -> Target:
+    return Target(family, text, factor, (("gpu_id", "*"), *labels))
 
-PHASE = Target("stepscope_phase_seconds", GAUGE, "Time that this phase took in the last step.")
 
-_GPU = (("gpu_id", "*"),)
+STEPS = Target("training_steps", "Total training steps", kind=COUNTER)
+DURATION = Target("training_step_duration_seconds", "Training step duration", kind=HISTOGRAM)
+PHASE = Target("stepscope_phase_seconds", "Time that this phase took in the last step.")
+SERIES = Target("stepscope_exporter_series", "Series on this page, without those of the exporter itself.")
+_DROPPED = "Series that this page has no room for, and leaves out (at most 65536)."
+DROPPED = Target("stepscope_exporter_dropped_series", _DROPPED, kind=COUNTER)
+
 _ALLOCATED = "PyTorch memory allocation in MB (2**20 bytes): allocated, reserved, and the peak of allocated"
-
 DOCUMENTED: dict[str, tuple[Target, ...]] = {
-    "loss": (Target("training_loss", GAUGE, "Current training loss"),),
-    "epoch": (Target("training_epoch", GAUGE, "Current epoch, with its fraction"),),
-    "learning_rate": (Target("learning_rate", GAUGE, "Current learning rate"),),
-    "grad_norm": (Target("gradient_norm", GAUGE, "Gradient L2 norm, before clipping"),),
-    "cpu/usage_ratio": (Target("cpu_usage_percent", GAUGE, "CPU usage percentage", 100.0),),
-    "gpu/*/utilization_ratio": (Target("gpu_utilization_percent", GAUGE, "GPU compute utilization", 100.0, _GPU),),
+    "loss": (Target("training_loss", "Current training loss"),),
+    "epoch": (Target("training_epoch", "Current epoch, with its fraction"),),
+    "learning_rate": (Target("learning_rate", "Current learning rate"),),
+    "grad_norm": (Target("gradient_norm", "Gradient L2 norm, before clipping"),),
+    "cpu/usage_ratio": (Target("cpu_usage_percent", "CPU usage percentage", 100.0),),
+    "gpu/*/utilization_ratio": (_of_gpu("gpu_utilization_percent", "GPU compute utilization", 100.0),),
     "gpu/*/memory_used_bytes": (
-        Target(
-            "gpu_memory_used_mb",
-            GAUGE,
-            "GPU memory usage in MB (2**20 bytes), under its other documented name",
-            1 / MIB,
-            _GPU,
-        ),
-        Target("gpu_memory_mb", GAUGE, "GPU memory usage in MB (2**20 bytes)", 1 / MIB, _GPU),
+        _of_gpu("gpu_memory_used_mb", "GPU memory usage in MB (2**20 bytes), under its other documented name", 1 / MIB),
+        _of_gpu("gpu_memory_mb", "GPU memory usage in MB (2**20 bytes)", 1 / MIB),
     ),
-    "gpu/*/memory_total_bytes": (
-        Target("gpu_memory_total_mb", GAUGE, "Total GPU memory in MB (2**20 bytes)", 1 / MIB, _GPU),
-    ),
-    "gpu/*/temperature_celsius": (Target("gpu_temperature_celsius", GAUGE, "GPU temperature", 1.0, _GPU),),
-    "gpu/*/power_watts": (Target("gpu_power_draw_watts", GAUGE, "Current power draw", 1.0, _GPU),),
-    "gpu/*/fan_ratio": (Target("gpu_fan_speed_percent", GAUGE, "Fan speed, as a share of its maximum", 100.0, _GPU),),
+    "gpu/*/memory_total_bytes": (_of_gpu("gpu_memory_total_mb", "Total GPU memory in MB (2**20 bytes)", 1 / MIB),),
+    "gpu/*/temperature_celsius": (_of_gpu("gpu_temperature_celsius", "GPU temperature"),),
+    "gpu/*/power_watts": (_of_gpu("gpu_power_draw_watts", "Current power draw"),),
+    "gpu/*/fan_ratio": (_of_gpu("gpu_fan_speed_percent", "Fan speed, as a share of its maximum", 100.0),),
     **{
-        f"gpu/*/memory_{kind}_bytes": (
-            Target("memory_allocation_mb", GAUGE, _ALLOCATED, 1 / MIB, (*_GPU, ("kind", kind))),
-        )
+        f"gpu/*/memory_{kind}_bytes": (_of_gpu("memory_allocation_mb", _ALLOCATED, 1 / MIB, ("kind", kind)),)
         for kind in ("allocated", "reserved", "peak")
     },
 }
@@ -132,7 +125,11 @@ class Names:
         """Know the vocabulary, and what samplers declare beside it."""
         declared = {metric.name: metric for metric in (*vocabulary.METRICS, *metrics)}
         self._exact = {name: metric for name, metric in declared.items() if "*" not in name}
-        self._patterns = [(_expression(name), metric) for name, metric in declared.items() if "*" in name]
+        self._patterns = [
+            (re.compile(re.escape(name).replace(r"\*", "([^/]+)")), metric)
+            for name, metric in declared.items()
+            if "*" in name
+        ]
         self._taken = {target.family for target in (STEPS, DURATION, SERIES, DROPPED, PHASE)}
         for metric in declared.values():
             self._taken.update(target.family for target in _declared(metric, ()))
@@ -144,8 +141,7 @@ class Names:
         if main == STEP_SECONDS:
             return ()
         if main.startswith("phase/"):
-            phase = (("phase", main.partition("/")[2]),)
-            return (PHASE._replace(labels=phase),)
+            return (PHASE._replace(labels=(("phase", main.removeprefix("phase/")),)),)
         main, labels = _recorder_rank(main)
         metric, instances = self._find(main)
         if metric is None or main == "steps_total":
@@ -161,7 +157,7 @@ class Names:
         family = _with_unit(f"{PREFIX}_{valid_name(name)}", name, unit_of(name))
         if family in self._taken or any(family.removesuffix(end) in self._taken for end in SUFFIXES):
             family = f"{family}_{zlib.crc32(name.encode('utf-8', 'replace')):08x}"
-        return Target(family, GAUGE, "A metric of the training program's own.", 1.0, (("metric", name),))
+        return Target(family, "A metric of the training program's own.", labels=(("metric", name),))
 
     def _find(self, name: str) -> tuple[Metric | None, tuple[str, ...]]:
         if name in self._exact:
@@ -180,15 +176,15 @@ def _recorder_rank(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     return f"{first}/{figure}", (("rank", rank or "0"),)
 
 
-def _expression(pattern: str) -> re.Pattern[str]:
-    return re.compile(re.escape(pattern).replace(r"\*", "([^/]+)"))
-
-
 def _declared(metric: Metric, instances: tuple[str, ...]) -> tuple[Target, ...]:
     """Return the places of a declared metric; its instances fill the `*` of its name, in order."""
     documented = DOCUMENTED.get(metric.name)
     if documented is not None:
-        return tuple(target._replace(labels=_filled(target.labels, instances)) for target in documented)
+        instance = instances[0] if instances else "*"
+        return tuple(
+            target._replace(labels=tuple((label, value.replace("*", instance)) for label, value in target.labels))
+            for target in documented
+        )
     words: list[str] = []
     labels: list[tuple[str, str]] = []
     for word in metric.name.split("/"):
@@ -205,11 +201,7 @@ def _declared(metric: Metric, instances: tuple[str, ...]) -> tuple[Target, ...]:
     name = valid_name("_".join(words))
     is_counter = metric.kind == vocabulary.COUNTER
     family = _with_unit(f"{PREFIX}_{name.removesuffix('_total') if is_counter else name}", metric.name, metric.unit)
-    return (Target(family, COUNTER if is_counter else GAUGE, metric.help, 1.0, tuple(labels)),)
-
-
-def _filled(labels: tuple[tuple[str, str], ...], instances: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((label, instances[0] if value == "*" and instances else value) for label, value in labels)
+    return (Target(family, metric.help, labels=tuple(labels), kind=COUNTER if is_counter else GAUGE),)
 
 
 def _with_unit(family: str, name: str, unit: str) -> str:

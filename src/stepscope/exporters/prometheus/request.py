@@ -6,28 +6,17 @@ an unsupported method or body.
 
 from __future__ import annotations
 
+import os
+from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.core.access import bracketed
+from stepscope.core.access import bracketed, host_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 HEADERS = 64
 """Maximum lines of a request."""
-REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    421: "Misdirected Request",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    505: "HTTP Version Not Supported",
-}
 GUARDS = (
     "X-Content-Type-Options: nosniff\r\n"
     "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\n"
@@ -55,7 +44,7 @@ class Reply(NamedTuple):
         more = 'WWW-Authenticate: Bearer realm="stepscope"\r\n' if self.status == 401 else ""
         more += "Allow: GET, HEAD\r\n" if self.status == 405 else ""
         head = (
-            f"HTTP/1.1 {self.status} {REASONS[self.status]}\r\nContent-Type: {self.kind}\r\n"
+            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\nContent-Type: {self.kind}\r\n"
             f"Content-Length: {len(self.body)}\r\nConnection: close\r\n{GUARDS}{more}\r\n"
         ).encode()
         return head if self.without_body else head + self.body
@@ -71,17 +60,15 @@ class Rules:
         if host not in {"", "0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
             self._names.add(bracketed(host).lower())
         if token:
-            import os
-
             self._names.add((machine or os.uname().nodename).lower())
         self._failures: list[float] = []
 
     def knows(self, host: str, local: str) -> bool:
         """Return whether a `Host` header names this endpoint; `local` is the address that the client reached."""
-        name, is_plain = _host_name(host)
-        wildcard = {"0.0.0.0", "[::]"}  # noqa: S104 - refused, not bound: a page elsewhere reaches loopback by it
-        is_local = bool(self._token) and name == bracketed(local)
-        return is_plain and name not in wildcard and (name in self._names or is_local)
+        name = host_name(host)
+        if name in {None, "0.0.0.0", "[::]"}:  # noqa: S104 - refused, not bound: other sites can reach loopback by it
+            return False
+        return name in self._names or (bool(self._token) and name == bracketed(local))
 
     def refuses(self, authorization: str, now: float) -> Reply | None:
         """Return the refusal of a request without the right token; None if it may pass. `now` is in seconds."""
@@ -115,7 +102,7 @@ def answer(head: bytes, rules: Rules, local: str, metrics: Callable[[str], Reply
         head: request line and headers.
         rules: who may read.
         local: address that the client reached.
-        metrics: builds the page for an `Accept` header.
+        metrics: returns the page for an `Accept` header.
         now: seconds, for the count of wrong tokens.
     """
     try:
@@ -131,7 +118,13 @@ def answer(head: bytes, rules: Rules, local: str, metrics: Callable[[str], Reply
         return refusal(405, "only GET and HEAD are answered")
     if request.header("content-length", "0").strip() != "0" or "transfer-encoding" in request.headers:
         return refusal(400, "a request has no body here")
-    reply = _route(request, metrics)
+    path = request.path.partition("?")[0]
+    if path == "/metrics":
+        reply = metrics(request.header("accept"))
+    elif path == "/healthz":
+        reply = Reply(200, PLAIN, b"ok\n")
+    else:
+        reply = refusal(404, "there is /metrics and /healthz")
     return reply._replace(without_body=request.method == "HEAD")
 
 
@@ -175,20 +168,3 @@ def _misdirected(request: _Request, rules: Rules, local: str) -> Reply | None:
     if request.header("sec-fetch-site", "none") not in {"none", "same-origin"}:
         return refusal(403, "pages of other sites are not answered")
     return None
-
-
-def _route(request: _Request, metrics: Callable[[str], Reply]) -> Reply:
-    path = request.path.partition("?")[0]
-    if path == "/metrics":
-        return metrics(request.header("accept"))
-    if path == "/healthz":
-        return Reply(200, PLAIN, b"ok\n")
-    return refusal(404, "there is /metrics and /healthz")
-
-
-def _host_name(host: str) -> tuple[str, bool]:
-    """Return the name in a `Host` header in lower case, and whether the header has the form of one."""
-    name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
-    if not colon:
-        name = host
-    return name.lower(), not colon or (port.isdecimal() and len(port) <= 5)

@@ -1,4 +1,4 @@
-"""What drained pieces of a ring say, for sinks that want the newest values and every step's duration, not each row."""
+"""Read drained records for the Prometheus page: the newest value of each metric, and the duration of each step."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _DURATION = struct.Struct("<q")
 _FLOAT = struct.Struct("<d")
 
 
-class Taken(NamedTuple):
-    """What was new."""
+class NewValues(NamedTuple):
+    """What the new rows of a rank hold."""
 
     values: dict[str, float]
     """The newest value of each metric; durations in seconds."""
@@ -29,11 +29,11 @@ class Taken(NamedTuple):
     """How long each of them took."""
 
 
-class Rows:
-    """Follows the rows of one rank.
+class RankReader:
+    """Reads the rows of one rank.
 
-    In a run that never calls `step()` the steps are counted by the numbers that its rows carry, and a duration that the
-    program logs itself, such as `batch_time`, stands for that of the step.
+    In a run that never calls `step()`, steps are counted by the step numbers of its rows, and a duration that the
+    program logs itself, such as `batch_time`, is used as that of the step.
     """
 
     def __init__(self) -> None:
@@ -42,25 +42,20 @@ class Rows:
         self._is_timed = False
         self._timed: dict[int, tuple[bool, tuple[int, struct.Struct] | None]] = {}
 
-    def take(self, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> Taken:
-        """Return what whole records say.
-
-        Args:
-            pieces: records one after another, as `store.drain.Batch.pieces` has them.
-            table: the names behind them; a row that it does not know yet is left out.
-            checked: whether every record ends with a checksum.
-        """
+    def read(self, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> NewValues:
+        """Return the values of complete records; rows whose schema is not in `table` yet are left out."""
         newest: dict[int, tuple[bytes, int, RowSchema]] = {}
-        taken = Taken({}, 0, [])
+        latest: dict[str, float] = {}
+        durations: list[float] = []
         steps = 0
         for data in pieces:
             for offset, _, number, _, _, step in heads(data):
                 if number == SCHEMA_PAIRS:
                     values = pair_values(data, offset, table.names, checked=checked)
-                    taken.values.update(values)
+                    latest.update(values)
                     if STEP_SECONDS in values:
-                        self._prefer_recorded(taken.step_seconds)
-                        taken.step_seconds.append(values[STEP_SECONDS])
+                        self._prefer_recorded(durations)
+                        durations.append(values[STEP_SECONDS])
                     steps += self._advance(step)
                     continue
                 schema = table.schemas.get(number)
@@ -68,14 +63,14 @@ class Rows:
                     continue
                 newest.pop(number, None)
                 newest[number] = (data, offset, schema)
-                if not self._measure(data, offset, schema, taken.step_seconds):
+                if not self._measure(data, offset, schema, durations):
                     steps += self._advance(step)
         for data, offset, schema in newest.values():
-            taken.values.update(row_values(data, offset, schema))
-        return Taken(taken.values, len(taken.step_seconds) if self._is_timed else steps, taken.step_seconds)
+            latest.update(row_values(data, offset, schema))
+        return NewValues(latest, len(durations) if self._is_timed else steps, durations)
 
     def _measure(self, data: bytes, offset: int, schema: RowSchema, found: list[float]) -> bool:
-        """Add the duration that a row has of its step; say whether it ends one that the recorder has timed."""
+        """Add the duration of a step that a row holds; return whether the recorder has timed it."""
         if schema.id not in self._timed:
             self._timed[schema.id] = _time_column(schema)
         is_ours, column = self._timed[schema.id]
@@ -94,7 +89,7 @@ class Rows:
             found.clear()
 
     def _advance(self, step: int) -> int:
-        """Return by how many steps a row goes on; one that goes back, or belongs to none, by none."""
+        """Return how many steps a row is ahead of the previous one; 0 if it goes back or has no step."""
         if step == NO_STEP:
             return 0
         before, self._last_step = self._last_step, step
@@ -102,7 +97,7 @@ class Rows:
 
 
 def _time_column(schema: RowSchema) -> tuple[bool, tuple[int, struct.Struct] | None]:
-    """Return whether a row is the recorder's of a step, and where its duration stands in a record."""
+    """Return whether the recorder wrote the row at the end of a step, and where its duration is in a record."""
     is_ours = STEP_SECONDS in schema.names
     for index, name in enumerate(schema.names):
         if name == STEP_SECONDS or (not is_ours and vocabulary.canonical(name) == STEP_SECONDS):

@@ -1,8 +1,8 @@
 """A page for Prometheus over HTTP, served between the ticks of a loop that has other work to do.
 
-There is no thread and no `http.server`: the loop calls `poll` where it would have slept, and what it drains and what is
-scraped never meet. It listens on loopback unless a token guards it, answers GET and HEAD of `/metrics` and `/healthz`,
-and nothing else.
+There is no thread and no `http.server`: the loop calls `poll` where it would have slept, so draining and scraping never
+run at once. It listens on loopback unless a token guards it, and answers only GET and HEAD of `/metrics` and
+`/healthz`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,13 @@ BUSY = {errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL}
 
 
 class _Connection:
-    """One client: it sends a request, gets one answer, and is let go."""
+    """One client: it sends a request, gets one answer, and is closed."""
 
     def __init__(self, client: socket.socket, deadline: float) -> None:
         self.client, self.deadline = client, deadline
         self.received = bytearray()
         self.answer = memoryview(b"")
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether the request was read and the rest of the answer is to be sent."""
-        return bool(self.answer)
+        """The part of the answer that is still to be sent; empty until the request was read."""
 
 
 class Endpoint:
@@ -65,8 +61,8 @@ class Endpoint:
             page: takes a scrape's `Accept` header, returns content type and body.
             host: address to listen on.
             port: the first one to try; 0: any.
-            token: what a client must send as `Authorization: Bearer`; asked for where the address is not loopback.
-            clock: seconds, of any fixed start.
+            token: must be sent by clients as `Authorization: Bearer`; required if the address is not loopback.
+            clock: returns seconds, monotonic.
 
         Raises:
             UsageError: the address can be reached from elsewhere, and no token is given.
@@ -82,10 +78,8 @@ class Endpoint:
         self._poller = select.poll()
         self._poller.register(self._socket, select.POLLIN)
         self._open: dict[int, _Connection] = {}
-        self.scrapes = 0
-        """Pages that were asked for."""
-        self.failures = 0
-        """Pages that could not be made."""
+        self.scrapes, self.failures = 0, 0
+        """Pages that were requested, and those of them that could not be made."""
 
     @property
     def target(self) -> str:
@@ -99,7 +93,7 @@ class Endpoint:
 
     def descriptors(self) -> dict[int, int]:
         """Return the listening socket and the open connections, with the events of `select.poll` they wait for."""
-        waiting = {number: select.POLLOUT if one.is_answering else select.POLLIN for number, one in self._open.items()}
+        waiting = {number: select.POLLOUT if one.answer else select.POLLIN for number, one in self._open.items()}
         return {self._socket.fileno(): select.POLLIN, **waiting}
 
     def poll(self, seconds: float = 0.0) -> None:
@@ -116,10 +110,12 @@ class Endpoint:
                 self._accept()
             elif descriptor in self._open:
                 self._go_on(descriptor)
-        self._drop_late()
+        now = self._clock()
+        for descriptor in [number for number, one in self._open.items() if one.deadline <= now]:
+            self._drop(descriptor)
 
     def close(self) -> None:
-        """Stop listening and let every client go. May be called again."""
+        """Stop listening and close every connection. May be called again."""
         for descriptor in list(self._open):
             self._drop(descriptor)
         self._socket.close()
@@ -139,7 +135,7 @@ class Endpoint:
     def _go_on(self, descriptor: int) -> None:
         connection = self._open[descriptor]
         try:
-            if connection.is_answering:
+            if connection.answer:
                 self._send(descriptor, connection)
             else:
                 self._receive(descriptor, connection)
@@ -183,11 +179,6 @@ class Endpoint:
                 connection.client.shutdown(socket.SHUT_WR)
             self._drop(descriptor)
 
-    def _drop_late(self) -> None:
-        now = self._clock()
-        for descriptor in [number for number, one in self._open.items() if one.deadline <= now]:
-            self._drop(descriptor)
-
     def _drop(self, descriptor: int) -> None:
         connection = self._open.pop(descriptor)
         self._poller.unregister(descriptor)
@@ -196,29 +187,29 @@ class Endpoint:
 
 def _listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on the port, on one of the next, or on any."""
-    ports = [*range(port, min(port + PORTS, 65536)), 0] if port else [0]
     problem: OSError | None = None
-    for candidate in ports:
+    for candidate in [*range(port, min(port + PORTS, 65536)), 0] if port else [0]:
         try:
-            family, kind, _, _, address = socket.getaddrinfo(
-                host or None, candidate, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            listening = socket.socket(family, kind)
+            return _bound(host, candidate)
         except OSError as error:
-            problem = error
-            break
-        try:
-            # SO_REUSEADDR, so that a port which ended a moment ago is free again; on Linux it shares no live one.
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
-            listening.listen(CONNECTIONS)
-            listening.settimeout(0)
-        except OSError as error:
-            listening.close()
             problem = error
             if error.errno not in BUSY:
                 break
-            continue
-        return listening
     remedy = "choose another address or port, or leave Prometheus out"
     raise StepscopeError(f"serve metrics on {host}:{port}", problem, remedy)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    entries = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, _, _, address = entries[0]
+    listening = socket.socket(family, kind)
+    try:
+        # A port is free again right after its server ended; on Linux this does not allow two servers on one port.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(CONNECTIONS)
+        listening.settimeout(0)
+    except OSError:
+        listening.close()
+        raise
+    return listening
