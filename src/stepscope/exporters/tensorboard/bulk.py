@@ -1,4 +1,4 @@
-"""Many scalars of one tag as records of an event file, encoded by columns: a million in a second, not in minutes."""
+"""Encode many scalars of one tag by columns: a million records in a second, not in minutes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,7 @@ CHUNK = 1 << 15
 def scalars(
     tag: str, time: NDArray[np.float64], step: NDArray[np.int64], value: NDArray[np.float64]
 ) -> Iterator[bytes]:
-    """Return the records of a series, in order, in pieces.
-
-    Args:
-        tag: the metric.
-        time: seconds since 1970.
-        step: steps.
-        value: numbers, non-finite ones too.
-    """
+    """Yield the records of a series in order, in pieces; `time` is in seconds since 1970."""
     name = tag.encode("utf-8", "replace")
     for start in range(0, len(value), CHUNK):
         part = slice(start, start + CHUNK)
@@ -36,7 +29,7 @@ def scalars(
 
 
 def _chunk(tag: bytes, time: NDArray[np.float64], step: NDArray[np.int64], value: NDArray[np.float64]) -> bytes:
-    """Return the records of some points: those of one length are made together and put back into their order."""
+    """Return the records of some points: those of equal length are made together and put back into order."""
     with np.errstate(over="ignore"):
         short = value.astype("<f4")
     exact = ~np.isnan(value) & (short.astype(np.float64) != value)
@@ -63,14 +56,13 @@ def _rows(
     exact: NDArray[np.float64] | None,
 ) -> NDArray[np.uint8]:
     """Return records of one length as the rows of a matrix of bytes."""
-    before = key(1, FIXED64)
     tail = key(EXACT_FIELD, FIXED64) if exact is not None else b""
     message = block(1, tag) + key(2, FIXED32)
     message_size = len(message) + 4 + (len(tail) + 8 if exact is not None else 0)
     summary = key(1, 2) + varint(message_size)
     opening = key(5, 2) + varint(len(summary) + message_size) + summary + message
     parts: list[NDArray[np.uint8] | bytes] = [
-        before,
+        key(1, FIXED64),
         _bytes(time.astype("<f8")),
         key(2, VARINT),
         _varints(step, width),

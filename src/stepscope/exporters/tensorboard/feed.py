@@ -38,11 +38,11 @@ class TensorBoardFeed(Feed):
             self._write(rank, shown, values, time_ns / 1e9 + offset)
 
     def sample(self, rank: int, values: Mapping[str, float]) -> None:
-        """Take a row that the watcher made itself; its step is the seconds since the watcher began."""
+        """Take a row of the watcher's own; its step is the seconds since the watcher began."""
         self._write(rank, int(time.monotonic() - self._began), values, time.time())
 
     def _write(self, rank: int, step: int, values: Mapping[str, float], seconds: float) -> None:
-        place = _place(rank)
+        place = records.place_of(rank)
         if place not in self._files:
             self._files[place] = EventWriter(self._folder / place)
         found = [records.scalar(name.encode("utf-8", "replace"), value) for name, value in values.items()]
@@ -50,7 +50,7 @@ class TensorBoardFeed(Feed):
 
     def end(self, rank: int) -> None:
         """Close the file of a rank."""
-        self._close(_place(rank))
+        self._close(records.place_of(rank))
 
     def serve(self) -> None:
         """Flush the files that are due."""
@@ -73,22 +73,8 @@ class TensorBoardFeed(Feed):
             self._note(f"cannot write event files for TensorBoard: {error}; make room there, or choose another folder")
 
 
-def _place(rank: int) -> str:
-    """Return the folder of a rank or, below 0, of a watcher.
-
-    The machine's samples go to the file of rank 0: TensorBoard does not follow two files of one folder that grow.
-    """
-    return f"rank{rank}" if rank > 0 else f"node{-1 - rank}" if rank < -1 else ""
-
-
 def open_feed(settings: Mapping[str, Any], subject: Subject, note: Callable[[str], None]) -> TensorBoardFeed | None:
-    """Return the feed that the configuration asks for, which writes to `<dir>/<run>`; None if it asks for none.
-
-    Args:
-        settings: the configuration by key: `exporters.tensorboard.enabled`, `dir`.
-        subject: the run that is watched.
-        note: reports problems.
-    """
+    """Return the feed that `exporters.tensorboard` in the settings turns on, which writes to `<dir>/<run>`, or None."""
     if not settings.get(f"{SECTION}enabled"):
         return None
     return TensorBoardFeed(Path(settings.get(f"{SECTION}dir") or "tensorboard") / subject.run, note)

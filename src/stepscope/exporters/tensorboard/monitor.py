@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BUCKETS = 64
 """Buckets of a histogram."""
 MOST_VALUES = 1 << 20
-"""Values of a tensor that a histogram is made of; of a larger one every so-manieth is taken."""
+"""Values of a tensor that a histogram is made of; a larger tensor is thinned out evenly."""
 DEEPEST = 8
 """Levels of dictionaries that are looked into."""
 
@@ -91,11 +91,11 @@ class TensorBoardMonitor:
     """Write metrics of the training, of the machine and of a model's parameters to an event file.
 
     Works without TensorBoard and TensorFlow; any TensorBoard reads what it writes. No method raises into the training:
-    NaN and infinities are written as such, a tensor without a finite value is left out and said once.
+    NaN and infinities are written as such, a tensor without a finite value is left out and reported once.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
-        """Write into a folder; monitors in one folder have files of their own."""
+        """Write into a folder; several monitors in one folder write separate files."""
         self.writer = SummaryWriter(log_dir)
         self.start_time = time.time()
         """Seconds since 1970 UTC."""
@@ -170,9 +170,8 @@ def _histogram(tag: bytes, values: Any) -> bytes | None:
     if not len(array):
         return None
     low, high = float(array.min()), float(array.max())
-    # Between the largest floats there is no width: such a tensor is one bucket.
-    even = high / BUCKETS - low / BUCKETS
-    if even > 0 and np.isfinite(high - low):
+    # All values equal, or so far apart that their distance overflows: such a tensor is one bucket.
+    if high / BUCKETS - low / BUCKETS > 0 and np.isfinite(high - low):
         counts, edges = np.histogram(array, BUCKETS, (low, high))
         limits, heights = edges[1:].tolist(), counts.tolist()
     else:

@@ -1,11 +1,12 @@
-"""TensorBoard's event files, encoded by hand: records with checksums, in them events as protocol buffers.
+"""TensorBoard's event files, encoded by hand: records with checksums that hold events as protocol buffers.
 
-TensorBoard keeps scalars as 32-bit floats. Where a value needs more digits, the exact one stands beside it in a field
-that TensorBoard does not know and passes over, and that `stepscope import` reads.
+TensorBoard keeps scalars as 32-bit floats. If a value needs more digits, the exact one follows in a field that
+TensorBoard ignores and `stepscope import` reads.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -16,22 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 VERSION = "brain.Event:2"
-"""What the first event of a file says."""
+"""In the first event of a file."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _LENGTH, _CRC, _DOUBLE, _FLOAT = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<d"), struct.Struct("<f")
-_LARGEST_FLOAT = 3.4028235677973366e38
-"""From here on a 32-bit float is infinite."""
 
 
 @lru_cache(maxsize=4096)
 def head_of(length: int) -> bytes:
-    """Return what stands before a record of so many bytes: the length and its checksum."""
+    """Return the head of a record with so many bytes: the length and its checksum."""
     data = _LENGTH.pack(length)
     return data + _CRC.pack(masked_crc(data))
 
 
 def record(content: bytes) -> bytes:
-    """Return a record as it stands in the file."""
+    """Return a record with its head and checksum."""
     return head_of(len(content)) + content + _CRC.pack(masked_crc(content))
 
 
@@ -61,21 +60,17 @@ def double(number: int, value: float) -> bytes:
     return key(number, FIXED64) + _DOUBLE.pack(value)
 
 
-def doubles(number: int, values: Iterable[float]) -> bytes:
-    """Return a field that lists doubles."""
-    return block(number, b"".join(map(_DOUBLE.pack, values)))
-
-
 def first_event(time: float) -> bytes:
     """Return the record that an event file begins with."""
     return record(double(1, time) + block(3, VERSION.encode()))
 
 
 def narrow(value: float) -> float:
-    """Return a number as 32 bits keep it."""
-    if abs(value) >= _LARGEST_FLOAT:
-        return value if value in {float("inf"), float("-inf")} else float("inf") * (1 if value > 0 else -1)
-    return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
+    """Return a number rounded to a 32-bit float; one that is too large becomes infinite."""
+    try:
+        return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def scalar(tag: bytes, value: float) -> bytes:
@@ -86,17 +81,20 @@ def scalar(tag: bytes, value: float) -> bytes:
 
 
 def histogram(tag: bytes, edges: Sequence[float], counts: Sequence[float], facts: Mapping[str, float]) -> bytes:
-    """Return a summary's value that is a histogram.
-
-    Args:
-        tag: its name.
-        edges: the upper end of each bucket.
-        counts: how many values are in each.
-        facts: min, max, num, sum and sum_squares.
-    """
+    """Return a summary's value that is a histogram: upper ends of the buckets, their counts, and five figures."""
     order = ("min", "max", "num", "sum", "sum_squares")
-    figures = b"".join(double(number, facts[name]) for number, name in enumerate(order, 1))
-    return block(1, block(1, tag) + block(5, figures + doubles(6, edges) + doubles(7, counts)))
+    content = b"".join(double(number, facts[name]) for number, name in enumerate(order, 1))
+    for number, values in ((6, edges), (7, counts)):
+        content += block(number, struct.pack(f"<{len(values)}d", *values))
+    return block(1, block(1, tag) + block(5, content))
+
+
+def place_of(rank: int) -> str:
+    """Return the folder of a rank or, below 0, of a node.
+
+    The machine's samples go to the file of rank 0: TensorBoard does not follow two growing files in one folder.
+    """
+    return f"rank{rank}" if rank > 0 else f"node{-1 - rank}" if rank < -1 else ""
 
 
 def event(time: float, step: int, values: Iterable[bytes]) -> bytes:

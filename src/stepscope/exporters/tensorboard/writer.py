@@ -31,11 +31,11 @@ def new_event_file(folder: Path, seconds: float, suffix: str = "") -> tuple[int,
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             return os.open(folder / name, flags, 0o666), folder / name
         except FileExistsError:
-            continue  # of another process of this number, on another machine: take the next name
+            continue  # another machine has a process with this id: take the next name
 
 
 class EventWriter:
-    """Appends events to a file of its own, which is made with the first of them."""
+    """Appends events to its own file, which is made with the first event."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         """Write into a folder; nothing is made yet."""
@@ -47,12 +47,7 @@ class EventWriter:
         self._size, self._flushed = 0, clock()
 
     def write(self, step: int, values: Iterable[bytes], seconds: float | None = None) -> None:
-        """Add one event; it is on its way to the file within a second, at the next event.
-
-        Args:
-            step: the step.
-            values: as `tensorboard_records.scalar` and `histogram` make them.
-            seconds: when it was, since 1970; now without.
+        """Add one event with values from `records.scalar` and `records.histogram`, at `seconds` since 1970 or now.
 
         Raises:
             OSError: the file cannot be written.
@@ -66,19 +61,15 @@ class EventWriter:
         self.flush_if_due()
 
     def flush_if_due(self) -> None:
-        """Write what has waited for long enough.
-
-        Raises:
-            OSError: the file cannot be written; what waited is dropped.
-        """
+        """Write the events if the oldest has waited a second; raises as `flush` does."""
         if self._waiting and not 0 <= self._clock() - self._flushed < FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits.
+        """Write the events that wait.
 
         Raises:
-            OSError: the file cannot be written; what waited is dropped.
+            OSError: the file cannot be written; the events are dropped.
         """
         data, self._waiting, self._size = b"".join(self._waiting), [], 0
         self._flushed = now = self._clock()
@@ -91,11 +82,7 @@ class EventWriter:
             data = data[os.write(self._descriptor, data) :]
 
     def close(self) -> None:
-        """Write what waits and close the file; a later event makes a new one.
-
-        Raises:
-            OSError: what waited cannot be written.
-        """
+        """Write the events that wait and close the file; a later event makes a new one. Raises as `flush` does."""
         try:
             self.flush()
         finally:
