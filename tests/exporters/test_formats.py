@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from stepscope.exporters.files import csv as csv_format
 from stepscope.exporters.files import portions, spans
-from stepscope.exporters.files.selection import Metric, choose
-from stepscope.exporters.formats import FORMATS
+from stepscope.exporters.files.selection import ExportedMetric, choose
+from stepscope.exporters.formats import FOLDER, FORMATS
 from stepscope.sources.opened_run import open_run
 from stepscope.store import sql
 from stepscope.store.layout import Writer
@@ -92,7 +92,7 @@ def same(left, right):
 @given(VALUES)
 def test_csv_reads_back_to_the_same_bits(values):
     """Each finite float of a CSV reads back to the same 64 bits, and each other to its kind."""
-    text = exported(Reader(points_of({"x": values})), "csv", [Metric("x", "x")])
+    text = exported(Reader(points_of({"x": values})), "csv", [ExportedMetric("x", "x")])
     assert same([float(row["value"]) for row in table(text)], values)
 
 
@@ -100,7 +100,7 @@ def test_csv_reads_back_to_the_same_bits(values):
 @given(VALUES)
 def test_jsonl_reads_back_to_the_same_bits(values):
     """Each finite float of a JSONL reads back to the same 64 bits; others are null with a flag, in strict JSON."""
-    entries = objects(exported(Reader(points_of({"x": values})), "jsonl", [Metric("x", "x")]))
+    entries = objects(exported(Reader(points_of({"x": values})), "jsonl", [ExportedMetric("x", "x")]))
     assert same([number(entry) for entry in entries], values)
     assert all((entry["value"] is None) == ("nonfinite" in entry) for entry in entries)
 
@@ -110,7 +110,7 @@ def test_wide_csv_has_the_last_value_of_each_step(entries):
     """A wide CSV has a row for each step and in it the last value, bit by bit; what was not recorded is empty."""
     points = points_of({"x": [value for _, value in entries], "y": [1.0]})
     points.step[: len(entries)] = [step for step, _ in entries]
-    rows = table(exported(Reader(points), "csv", [Metric("x", "x"), Metric("y", "y")], wide=True))
+    rows = table(exported(Reader(points), "csv", [ExportedMetric("x", "x"), ExportedMetric("y", "y")], wide=True))
     last = dict(entries)
     assert [int(row["step"]) for row in rows] == sorted({*last, 0})
     assert same([float(row["x"]) for row in rows if row["x"]], [last[step] for step in sorted(last)])
@@ -120,7 +120,7 @@ def test_wide_csv_has_the_last_value_of_each_step(entries):
 @given(TEXT)
 def test_any_name_survives_csv(name):
     """A name is one cell whatever is in it, and no cell starts like a formula."""
-    [row] = table(exported(Reader(points_of({name: [1.0]})), "csv", [Metric(name, name)]))
+    [row] = table(exported(Reader(points_of({name: [1.0]})), "csv", [ExportedMetric(name, name)]))
     assert row["name"] in {name, f"'{name}"}
     assert not row["name"].startswith(("=", "+", "-", "@", "\t", "\r"))
 
@@ -129,9 +129,9 @@ def test_any_name_survives_csv(name):
 def test_formulas_are_neutralised(name):
     """A text that a spreadsheet would run gets a quote in front; negative numbers stay numbers."""
     points = points_of({name: [-1.5]}, rank=-1)
-    [row] = table(exported(Reader(points), "csv", [Metric(name, name)]))
+    [row] = table(exported(Reader(points), "csv", [ExportedMetric(name, name)]))
     assert (row["name"], row["rank"], row["value"]) == (f"'{name}", "-1", "-1.5")
-    wide = exported(Reader(points), "csv", [Metric(name, name)], wide=True)
+    wide = exported(Reader(points), "csv", [ExportedMetric(name, name)], wide=True)
     assert table(wide) == [{"rank": "-1", "attempt": "0", "step": "0", f"'{name}": "-1.5"}]
 
 
@@ -146,7 +146,7 @@ def test_long_csv_has_what_is_documented(past):
 
 def test_wide_csv_leaves_out_what_has_no_step(past):
     """Points without a step have no row in a wide CSV; a metric called like a key column can be told from it."""
-    rows = table(exported(past, "csv", [*choose(past), Metric("lr", "step")], wide=True))
+    rows = table(exported(past, "csv", [*choose(past), ExportedMetric("lr", "step")], wide=True))
     assert [row["step"] for row in rows] == ["0", "1", "2"]
     assert rows[0]["metric/step"] == rows[0]["lr"]
     assert {row["cpu/usage_ratio"] for row in rows} == {""}
@@ -163,7 +163,7 @@ def test_no_points_no_rows(tmp_path):
 def test_parquet_has_the_columns_of_the_view(past, tmp_path):
     """A Parquet export has the columns and types of `points`, its rows in order, and the recorded names."""
     target = tmp_path / "out.parquet"
-    FORMATS["parquet"].write_file(past, choose(past), target)
+    FORMATS["parquet"].write(past, choose(past), target)
     with duckdb.connect() as connection:
         kinds = connection.execute("DESCRIBE SELECT * FROM read_parquet($1)", [str(target)]).fetchall()
         rows = connection.execute("SELECT * FROM read_parquet($1)", [str(target)]).fetchall()
@@ -180,7 +180,7 @@ def test_the_same_number_everywhere(past, tmp_path, spelling):
     """A metric has the same numbers, bit by bit, in Python, SQL, CSV, JSONL and Parquet."""
     for metric in choose(past, None, spelling):
         target = tmp_path / "out.parquet"
-        FORMATS["parquet"].write_file(past, [metric], target)
+        FORMATS["parquet"].write(past, [metric], target)
         with duckdb.connect() as connection:
             file = connection.execute("SELECT value FROM read_parquet($1)", [str(target)]).fetchall()
         python = past.series(metric.written).value.tolist()
@@ -234,9 +234,9 @@ def all_of(past, folder):
     found["wide"] = exported(past, "csv", wide=True).encode()
     for name in ("arrow", "tensorboard", "parquet"):
         form, target = FORMATS[name], folder / name
-        if form.write_folder is not None:
+        if form.target == FOLDER:
             target.mkdir()
-        (form.write_folder or form.write_file)(past, choose(past), target)
+        form.write(past, choose(past), target)
         files = sorted(path for path in target.rglob("*") if path.is_file()) if target.is_dir() else [target]
         found[name] = b"".join(path.read_bytes() for path in files)
     return found
@@ -274,7 +274,7 @@ def test_what_is_written_is_counted(long_past):
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(1, 9)), max_size=30), st.integers(1, 12))
 def test_chunks_have_the_size_that_was_asked_for(parts, size):
     """Chunks join and divide portions: all but the last of a series have the size, and no point is lost or moved."""
-    found, metric, first = [], Metric("x", "x"), 0
+    found, metric, first = [], ExportedMetric("x", "x"), 0
     for rank, attempt, count in sorted(parts):
         found.append((metric, points_of({"x": [0.0] * count}, rank, attempt, first)))
         first += count

@@ -11,7 +11,7 @@ import yaml
 
 from stepscope.core.feed import Subject
 from stepscope.core.vocabulary import METRICS
-from stepscope.exporters.files.selection import Metric
+from stepscope.exporters.files.selection import ExportedMetric
 from stepscope.exporters.formats import FORMATS
 from stepscope.exporters.prometheus.exposition import COUNTER, HISTOGRAM
 from stepscope.exporters.prometheus.grafana import (
@@ -144,7 +144,7 @@ def test_run_can_be_exported():
     past = SimpleNamespace(id="run-1", project="mnist")
     names = ["loss", "val/loss", 'odd "name"', "phase/data", "eval_seconds", "cpu/usage_ratio", "step_seconds"]
     stream = io.BytesIO()
-    FORMATS["grafana"].write(past, [Metric(name, name) for name in names], stream)
+    FORMATS["grafana"].write(past, [ExportedMetric(name, name) for name in names], stream)
     made = json.loads(stream.getvalue())
     [run] = [one for one in made["templating"]["list"] if one["name"] == "run"]
     assert run["current"]["value"] == ["run-1"]

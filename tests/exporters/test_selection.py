@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.errors import UsageError
 from stepscope.core.vocabulary import ALIASES, METRICS, aliases, canonical, pattern_of
-from stepscope.exporters.files.selection import DOCUMENTED, SPELLINGS, Metric, choose
+from stepscope.exporters.files.selection import DOCUMENTED, SPELLINGS, ExportedMetric, choose
 
 
 class Names:
@@ -59,8 +59,8 @@ def test_names_that_would_meet_stay_apart(spelling):
     """Two metrics that would get one name both keep the recorded one, unless it is one's own."""
     found = choose(Names("lr", "learning_rate", "throughput", "samples_per_sec"), None, spelling)
     assert len({metric.written for metric in found}) == 4
-    assert Metric("lr", "lr") in found
-    assert Metric("throughput", "throughput") in found
+    assert ExportedMetric("lr", "lr") in found
+    assert ExportedMetric("throughput", "throughput") in found
 
 
 @given(st.sets(st.sampled_from([metric.name.replace("*", "0") for metric in METRICS] + [a.name for a in ALIASES])))
@@ -76,7 +76,7 @@ def test_no_metric_is_lost_by_spelling(names):
 def test_metrics_are_found_in_any_spelling():
     """A metric is found under another spelling of its name, and asked for twice is exported once."""
     past = Names("learning_rate", "loss")
-    assert choose(past, ["lr"]) == [Metric("learning_rate", "learning_rate")]
+    assert choose(past, ["lr"]) == [ExportedMetric("learning_rate", "learning_rate")]
     assert len(choose(past, ["loss", "lr", "loss", "training_loss"])) == 2
 
 

@@ -4,72 +4,53 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
-    from stepscope.exporters.files.selection import Metric
+    from stepscope.exporters.files.selection import ExportedMetric
     from stepscope.store.reader import Past
 
-    Stream = Callable[[Past, Sequence[Metric], BinaryIO], None]
-    File = Callable[[Past, Sequence[Metric], Path], None]
+    Writer = Callable[[Past, Sequence[ExportedMetric], Any], None]
+
+STREAM, FILE, FOLDER = "stream", "file", "folder"
 
 
 @dataclass(frozen=True)
-class Format:
+class ExportFormat:
     """A format: its name, suffix and purpose, and its writers."""
 
     name: str
     suffix: str
     help: str
-    write: Stream | None = None
-    """Writes to a stream; None if the format needs a file."""
-    write_file: File | None = None
-    """Writes to an empty or missing file; None if a stream is enough."""
-    write_folder: File | None = None
-    """Writes files into an empty folder; None if one file is enough."""
-    write_wide: Stream | None = None
-    """Writes one row per step and one column per metric; None if the format has no such form."""
+    write: Writer
+    target: str = STREAM
+    """What `write` takes: a binary stream, the path of an empty or missing file, or that of an empty folder."""
+    write_wide: Writer | None = None
+    """Writes one row per step and one column per metric to a stream; None if the format has no such form."""
 
 
-def _of(module: str, name: str) -> Callable[[Past, Sequence[Metric], Any], None]:
+def _of(module: str, name: str) -> Writer:
     """Return a writer that is loaded when it is first used."""
 
-    def write(past: Past, metrics: Sequence[Metric], target: Any) -> None:
+    def write(past: Past, metrics: Sequence[ExportedMetric], target: Any) -> None:
         getattr(importlib.import_module(f"stepscope.exporters.{module}"), name)(past, metrics, target)
 
     return write
 
 
-FORMATS: dict[str, Format] = {
-    form.name: form
-    for form in (
-        Format(
-            "csv",
-            ".csv",
-            "one line per point",
-            write=_of("files.csv", "write_long"),
-            write_wide=_of("files.csv_wide", "write"),
-        ),
-        Format("json", ".json", "one document: run, metrics, points, events", write=_of("files.json", "write")),
-        Format("jsonl", ".jsonl", "one JSON object per point", write=_of("files.json", "write_lines")),
-        Format("grafana", ".json", "a dashboard of the run over Prometheus", write=_of("prometheus.grafana", "write")),
-        Format(
-            "parquet",
-            ".parquet",
-            "the columns of the SQL view points",
-            write_file=_of("files.columnar", "write_parquet"),
-        ),
-        Format(
-            "arrow", ".arrow", "an Arrow file (Feather), needs pyarrow", write_file=_of("files.columnar", "write_arrow")
-        ),
-        Format(
-            "tensorboard",
-            "",
-            "event files in a folder, for TensorBoard",
-            write_folder=_of("tensorboard.export", "write"),
-        ),
-    )
-}
+_CSV, _CSV_WIDE = _of("files.csv", "write_long"), _of("files.csv", "write_wide")
+_PARQUET, _ARROW = _of("files.columnar", "write_parquet"), _of("files.columnar", "write_arrow")
+_TABLE = (
+    ExportFormat("csv", ".csv", "one line per point", _CSV, write_wide=_CSV_WIDE),
+    ExportFormat("json", ".json", "one document: run, metrics, points, events", _of("files.json", "write")),
+    ExportFormat("jsonl", ".jsonl", "one JSON object per point", _of("files.json", "write_lines")),
+    ExportFormat("grafana", ".json", "a dashboard of the run over Prometheus", _of("prometheus.grafana", "write")),
+    ExportFormat("parquet", ".parquet", "the columns of the SQL view points", _PARQUET, FILE),
+    ExportFormat("arrow", ".arrow", "an Arrow file (Feather), needs pyarrow", _ARROW, FILE),
+    ExportFormat(
+        "tensorboard", "", "event files in a folder, for TensorBoard", _of("tensorboard.export", "write"), FOLDER
+    ),
+)
+FORMATS: dict[str, ExportFormat] = {form.name: form for form in _TABLE}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from stepscope.exporters.files.selection import Metric
+    from stepscope.exporters.files.selection import ExportedMetric
     from stepscope.store.reader import Past
     from stepscope.web.parameters import ExportParameters
     from stepscope.web.site import Site
@@ -90,7 +90,7 @@ async def download(site: Site, parameters: ExportParameters) -> Download:
     return Download(name, KINDS[parameters.format], slot, _writer(past, metrics, parameters.format))
 
 
-def _select(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[Metric]]:
+def _select(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[ExportedMetric]]:
     from stepscope.exporters.files.selection import choose
     from stepscope.store.layout import RunFolder
     from stepscope.store.reader import Past
@@ -102,32 +102,31 @@ def _select(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[Met
         raise NotFoundError(f"{error.cause}; {error.remedy}") from None
 
 
-def _writer(past: Past, metrics: Sequence[Metric], form: str) -> Callable[[BinaryIO], None]:
+def _writer(past: Past, metrics: Sequence[ExportedMetric], form: str) -> Callable[[BinaryIO], None]:
     """Return a function that writes the download to a stream."""
 
     def write(stream: BinaryIO) -> None:
-        from stepscope.exporters.formats import FORMATS
+        from stepscope.exporters.formats import FORMATS, STREAM
         from stepscope.reports.report_file import html_of
         from stepscope.views.report import report
 
-        known = FORMATS.get(form)
         if form == "html":
             stream.write(html_of([past], report(past)).encode("utf-8", "replace"))
         elif form == "json":
             _write_json(past, metrics, stream)
-        elif known is not None and known.write is not None:
-            known.write(past, metrics, stream)
-        elif known is not None and known.write_file is not None:
+        elif FORMATS[form].target == STREAM:
+            FORMATS[form].write(past, metrics, stream)
+        else:
             with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
                 target = Path(folder) / "export"
-                known.write_file(past, metrics, target)
+                FORMATS[form].write(past, metrics, target)
                 with target.open("rb") as file:
                     shutil.copyfileobj(file, stream, CHUNK)
 
     return write
 
 
-def _write_json(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
+def _write_json(past: Past, metrics: Sequence[ExportedMetric], stream: BinaryIO) -> None:
     """Write the run and every point of its metrics as one JSON object, one metric at a time."""
     from stepscope.core.ring import NO_STEP
     from stepscope.views.overview import identity

@@ -16,14 +16,14 @@ from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.core.errors import UsageError
 from stepscope.core.terminal_text import plain
 from stepscope.exporters.files.selection import SPELLINGS
-from stepscope.exporters.formats import FORMATS
+from stepscope.exporters.formats import FILE, FORMATS, STREAM
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from stepscope.exporters.files.selection import Metric
-    from stepscope.exporters.formats import Format
+    from stepscope.exporters.files.selection import ExportedMetric
+    from stepscope.exporters.formats import ExportFormat
     from stepscope.store.reader import Past
 
 COUNTED = ("csv", "json", "jsonl", "arrow", "tensorboard")
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _export(form: Format, past: Past, metrics: Sequence[Metric], options: argparse.Namespace) -> None:
+def _export(form: ExportFormat, past: Past, metrics: Sequence[ExportedMetric], options: argparse.Namespace) -> None:
     """Write the export; progress is in points where the writer counts them."""
     from stepscope.exporters.files.portions import sizes_of
     from stepscope.exporters.files.spans import counting
@@ -89,26 +89,22 @@ def _wanted(given: Sequence[str] | None, known: Sequence[str]) -> list[str] | No
     return [name for text in given for name in ([text] if text in known else map(str.strip, text.split(","))) if name]
 
 
-def _write(form: Format, past: Past, metrics: Sequence[Metric], options: argparse.Namespace) -> None:
+def _write(form: ExportFormat, past: Past, metrics: Sequence[ExportedMetric], options: argparse.Namespace) -> None:
     from stepscope.exporters.files.output import new_file, new_folder, open_output
 
-    write = form.write_wide if options.wide else form.write
-    if write is not None:
+    if form.target == STREAM:
+        write = form.write_wide if options.wide and form.write_wide else form.write
         with open_output(options.output, force=options.force) as stream:
             write(past, metrics, stream)
-    elif form.write_file is not None:
-        with new_file(_named(form, options.output), force=options.force) as temporary:
-            form.write_file(past, metrics, temporary)
-    elif form.write_folder is not None:
-        with new_folder(_named(form, options.output), force=options.force) as temporary:
-            form.write_folder(past, metrics, temporary)
+    else:
+        make = new_file if form.target == FILE else new_folder
+        with make(_named(form, options.output), force=options.force) as temporary:
+            form.write(past, metrics, temporary)
 
 
-def _named(form: Format, output: str | None) -> Path:
+def _named(form: ExportFormat, output: str | None) -> Path:
     """Return the path that was given; a format that needs a file or folder does not go to standard output."""
     if output is None or output == "-":
-        what = "a file" if form.write_file is not None else "a folder"
-        raise UsageError(
-            f"export {form.name} to standard output", f"it needs {what}", f"name it with --output NAME{form.suffix}"
-        )
+        remedy = f"name it with --output NAME{form.suffix}"
+        raise UsageError(f"export {form.name} to standard output", f"it needs a {form.target}", remedy)
     return Path(output)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from stepscope.exporters.files.selection import Metric
+    from stepscope.exporters.files.selection import ExportedMetric
     from stepscope.store.points import Points
     from stepscope.store.reader import Past
 
@@ -24,7 +24,7 @@ MEMORY = "200MB"
 """What DuckDB may hold while it sorts; more goes to the disk beside the file. Ten million points took no longer so."""
 
 
-def write_arrow(past: Past, metrics: Sequence[Metric], path: Path) -> None:
+def write_arrow(past: Past, metrics: Sequence[ExportedMetric], path: Path) -> None:
     """Write one row per point, ordered by name, rank, attempt and seq; a missing step is null.
 
     The columns are name (text), rank and attempt (int32), seq and step (int64), time (microseconds, UTC) and value
@@ -38,16 +38,17 @@ def write_arrow(past: Past, metrics: Sequence[Metric], path: Path) -> None:
     except ImportError:
         remedy = "pip install pyarrow, or use --format parquet"
         raise UsageError("export arrow", "pyarrow is not installed", remedy) from None
+    columns = {
+        "name": pa.string(),
+        "rank": pa.int32(),
+        "attempt": pa.int32(),
+        "seq": pa.int64(),
+        "step": pa.int64(),
+        "time": pa.timestamp("us", "UTC"),
+        "value": pa.float64(),
+    }
     schema = pa.schema(
-        [
-            pa.field("name", pa.string(), nullable=False),
-            pa.field("rank", pa.int32(), nullable=False),
-            pa.field("attempt", pa.int32(), nullable=False),
-            pa.field("seq", pa.int64(), nullable=False),
-            pa.field("step", pa.int64()),
-            pa.field("time", pa.timestamp("us", "UTC"), nullable=False),
-            pa.field("value", pa.float64(), nullable=False),
-        ],
+        [pa.field(name, kind, nullable=name == "step") for name, kind in columns.items()],
         {"stepscope": "1", "run": past.id, "project": past.project, "run_name": past.name},
     )
     with path.open("wb") as stream, pa.ipc.new_file(stream, schema) as writer:
@@ -69,7 +70,7 @@ def _batch(pa: Any, schema: Any, name: str, points: Points) -> Any:
     return pa.record_batch(columns, schema=schema)
 
 
-def write_parquet(past: Past, metrics: Sequence[Metric], path: Path) -> None:
+def write_parquet(past: Past, metrics: Sequence[ExportedMetric], path: Path) -> None:
     """Write one row per point, with the columns of the SQL view `points`, ordered by name, rank, attempt and seq.
 
     Raises:

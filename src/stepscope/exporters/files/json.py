@@ -23,7 +23,7 @@ from stepscope.exporters.files.portions import chunks, portions
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.exporters.files.selection import Metric
+    from stepscope.exporters.files.selection import ExportedMetric
     from stepscope.store.points import Points
     from stepscope.store.reader import Past
 
@@ -32,18 +32,19 @@ CHUNK = 1 << 12
 """Points of a line at most."""
 
 
-def write(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
+def write(past: Past, metrics: Sequence[ExportedMetric], stream: BinaryIO) -> None:
     """Write the document; points are ordered by name, rank, attempt and seq."""
     stream.write(f'{{"stepscope":{VERSION},\n"run":{_text(_about(past))},\n'.encode())
     _list(stream, "metrics", (_declared(past, metric) for metric in metrics))
     stream.write(b",\n")
-    _list(stream, "points", _lines(past, metrics))
+    columns = chunks(portions(past, metrics), CHUNK, by_series=True)
+    _list(stream, "points", (_columns(json.dumps(metric.written), points) for metric, points in columns))
     stream.write(b",\n")
-    _list(stream, "events", (_text(_event(event)) for event in past.events()))
+    _list(stream, "events", (_text(_dated(event)) for event in past.events()))
     stream.write(b"}\n")
 
 
-def write_lines(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
+def write_lines(past: Past, metrics: Sequence[ExportedMetric], stream: BinaryIO) -> None:
     """Write one JSON object per point, ordered by name, rank, attempt and seq; a missing step is null."""
     for metric, points in chunks(portions(past, metrics), LINES):
         head = f'{{"name":{json.dumps(metric.written)},"rank":'
@@ -70,22 +71,17 @@ def _about(past: Past) -> dict[str, Any]:
         "id": past.id,
         "name": past.name,
         "project": past.project,
-        "created": iso_times(np.array([created], np.int64))[0] if isinstance(created, int) else None,
+        "created": _iso(created) if isinstance(created, int) else None,
         "state": past.state,
         "cause": past.cause,
         "config": past.config,
     }
 
 
-def _declared(past: Past, metric: Metric) -> str:
+def _declared(past: Past, metric: ExportedMetric) -> str:
     known = past.metric(metric.recorded) if metric.factor == 1.0 else metric_of(metric.written)
     facts = {"unit": known.unit, "kind": known.kind, "help": known.help} if known is not None else {}
     return _text({"name": metric.written, **facts})
-
-
-def _lines(past: Past, metrics: Sequence[Metric]) -> Iterator[str]:
-    for metric, points in chunks(portions(past, metrics), CHUNK, by_series=True):
-        yield _columns(json.dumps(metric.written), points)
 
 
 def _columns(name: str, points: Points) -> str:
@@ -97,10 +93,12 @@ def _columns(name: str, points: Points) -> str:
     return f'{{{head},"seq":[{seq}],"step":[{step}],"time":["{time}"],"value":[{value}]}}'
 
 
-def _event(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an event with its time as text."""
-    moment = iso_times(np.array([round(event["time"] * 1e6)], np.int64))[0]
-    return {"time": moment, **{key: value for key, value in event.items() if key != "time"}}
+def _dated(event: dict[str, Any]) -> dict[str, Any]:
+    return {"time": "", **event} | {"time": _iso(round(event["time"] * 1e6))}
+
+
+def _iso(microseconds: int) -> str:
+    return iso_times(np.array([microseconds], np.int64))[0]
 
 
 def _text(value: Any) -> str:

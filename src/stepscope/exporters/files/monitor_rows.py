@@ -23,17 +23,16 @@ if TYPE_CHECKING:
 
 Row = dict[str, object]
 
-GPU_FIELDS = (
-    "timestamp",
-    "gpu_index",
-    "utilization_percent",
-    "memory_used_mb",
-    "memory_total_mb",
-    "memory_percent",
-    "temperature_celsius",
-    "power_draw_watts",
-    "fan_speed_percent",
-)
+GPU_FIELDS = {
+    "utilization_percent": ("utilization_ratio", 100.0),
+    "memory_used_mb": ("memory_used_bytes", 1 / MIB),
+    "memory_total_mb": ("memory_total_bytes", 1 / MIB),
+    "memory_percent": ("memory_ratio", 100.0),
+    "temperature_celsius": ("temperature_celsius", 1.0),
+    "power_draw_watts": ("power_watts", 1.0),
+    "fan_speed_percent": ("fan_ratio", 100.0),
+}
+"""Measured fields of a GPU's row: the metric below `gpu/<index>/` and the factor to the field's unit."""
 TRAINING_FIELDS = (
     "timestamp",
     "step",
@@ -80,27 +79,16 @@ def gpu_indices(values: Mapping[str, float]) -> list[int]:
 def gpu_row(values: Mapping[str, float], index: int, wall_ns: int) -> Row | None:
     """Return the row of one GPU for `gpu_metrics_*.jsonl`; None if the values have nothing about it.
 
-    Args:
-        values: in base units, by canonical name.
-        index: which GPU.
-        wall_ns: when, in nanoseconds since 1970.
+    The values are in base units, by canonical name; `wall_ns` is in nanoseconds since 1970.
     """
     start = f"gpu/{index}/"
     own = {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
     if not own:
         return None
     used, total = own.get("memory_used_bytes"), own.get("memory_total_bytes")
-    return {
-        "timestamp": timestamp(wall_ns),
-        "gpu_index": index,
-        "utilization_percent": percent(own.get("utilization_ratio")),
-        "memory_used_mb": _rounded(used, 1 / MIB),
-        "memory_total_mb": _rounded(total, 1 / MIB),
-        "memory_percent": percent(None if used is None or not total else used / total),
-        "temperature_celsius": _rounded(own.get("temperature_celsius")),
-        "power_draw_watts": _rounded(own.get("power_watts")),
-        "fan_speed_percent": percent(own.get("fan_ratio")),
-    }
+    if used is not None and total:
+        own["memory_ratio"] = used / total
+    return {"timestamp": timestamp(wall_ns), "gpu_index": index, **_fields(own, GPU_FIELDS)}
 
 
 def gpu_rows(values: Mapping[str, float], wall_ns: int, only: Iterable[int] | None = None) -> list[Row]:
@@ -111,20 +99,18 @@ def gpu_rows(values: Mapping[str, float], wall_ns: int, only: Iterable[int] | No
 
 def system_row(values: Mapping[str, float], wall_ns: int) -> Row:
     """Return the row of the host for `system_metrics_*.jsonl`."""
-    row: Row = {"timestamp": timestamp(wall_ns)}
-    for field, (name, factor) in SYSTEM_FIELDS.items():
-        value = values.get(name)
-        row[field] = percent(value) if field.endswith("_percent") else _rounded(value, factor)
-    return row
+    return {"timestamp": timestamp(wall_ns), **_fields(values, SYSTEM_FIELDS)}
+
+
+def _fields(values: Mapping[str, float], fields: Mapping[str, tuple[str, float]]) -> Row:
+    return {
+        field: percent(values.get(name)) if factor == 100.0 else _rounded(values.get(name), factor)
+        for field, (name, factor) in fields.items()
+    }
 
 
 def training_row(values: Mapping[str, object], wall_ns: int) -> Row:
-    """Return the row of one step for `training_metrics_*.jsonl`.
-
-    Args:
-        values: fields of TRAINING_FIELDS; those of memory in MiB. Further ones follow in the row.
-        wall_ns: when, in nanoseconds since 1970.
-    """
+    """Return the row of one step for `training_metrics_*.jsonl`; memory is in MiB, further fields follow in the row."""
     row: Row = {**dict.fromkeys(TRAINING_FIELDS), **values, "timestamp": timestamp(wall_ns)}
     for name in ("memory_allocated_mb", "memory_reserved_mb"):
         size = row[name]

@@ -24,20 +24,11 @@ MOST_EVENTS = 200_000
 """Events that are written: as many as a viewer opens at once."""
 AROUND = 0.05
 """Share of the whole window that is shown on each side of the longest gap, where a trace has no steps."""
-CATEGORY = {
-    0: "other",
-    1: "cpu_op",
-    2: "user_annotation",
-    3: "python_function",
-    4: "cuda_runtime",
-    5: "overhead",
-    6: "cuda_sync",
-    7: "gpu_user_annotation",
-    8: "kernel",
-    9: "gpu_memcpy",
-    10: "gpu_memset",
-}
-"""Categories as PyTorch spells them today, by kind."""
+CATEGORIES = (
+    *("other", "cpu_op", "user_annotation", "python_function", "cuda_runtime", "overhead", "cuda_sync"),
+    *("gpu_user_annotation", "kernel", "gpu_memcpy", "gpu_memset"),
+)
+"""Categories as PyTorch spells them today, in the order of `core.trace.KINDS`."""
 
 
 def interesting(trace: Trace) -> TraceWindow:
@@ -124,7 +115,7 @@ def _event(trace: Trace, window: TraceWindow, row: int) -> dict[str, Any]:
     }
     return {
         "ph": "X",
-        "cat": CATEGORY[int(trace.kind[row])],
+        "cat": CATEGORIES[int(trace.kind[row])],
         "name": trace.named(trace.name[row]),
         "pid": lane.pid,
         "tid": lane.tid,

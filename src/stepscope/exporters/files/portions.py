@@ -17,11 +17,11 @@ from stepscope.store.snapshot import take_snapshot
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from stepscope.exporters.files.selection import Metric
+    from stepscope.exporters.files.selection import ExportedMetric
     from stepscope.store.reader import Past
 
 
-def portions(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, Points]]:
+def portions(past: Past, metrics: Sequence[ExportedMetric]) -> Iterator[tuple[ExportedMetric, Points]]:
     """Yield metrics with their points, ordered by rank, attempt and seq, in the unit of the written name.
 
     A metric comes at least once, and several times in a row if it is longer than a portion.
@@ -31,9 +31,9 @@ def portions(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, Po
         count(len(points))
 
 
-def _portions(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, Points]]:
+def _portions(past: Past, metrics: Sequence[ExportedMetric]) -> Iterator[tuple[ExportedMetric, Points]]:
     sizes = sizes_of(past)
-    waiting: list[Metric] = []
+    waiting: list[ExportedMetric] = []
     held = 0
     for metric in metrics:
         size = sizes.get(metric.recorded, 0)
@@ -41,7 +41,8 @@ def _portions(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, P
             yield from _whole(past, waiting)
             waiting, held = [], 0
         if size > PORTION:
-            yield from _divided(past, metric)
+            for points in by_span(past, {metric.recorded}, BY_SEQUENCE):
+                yield metric, _scaled(points, metric)
         else:
             waiting.append(metric)
             held += size
@@ -49,10 +50,10 @@ def _portions(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, P
 
 
 def chunks(
-    found: Iterable[tuple[Metric, Points]], size: int, *, by_series: bool = False
-) -> Iterator[tuple[Metric, Points]]:
+    found: Iterable[tuple[ExportedMetric, Points]], size: int, *, by_series: bool = False
+) -> Iterator[tuple[ExportedMetric, Points]]:
     """Yield portions as chunks of exactly `size` points; the last chunk of a metric, or of a series, may have fewer."""
-    last: tuple[Metric, int, int] | None = None
+    last: tuple[ExportedMetric, int, int] | None = None
     rest = Points.empty()
     for metric, points in found:
         starts = [*(series_starts(points) if by_series else [0] * bool(len(points))), len(points)]
@@ -81,7 +82,7 @@ def sizes_of(past: Past) -> dict[str, int]:
     return {}
 
 
-def _whole(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, Points]]:
+def _whole(past: Past, metrics: Sequence[ExportedMetric]) -> Iterator[tuple[ExportedMetric, Points]]:
     """Read metrics together."""
     points = in_order(with_sorted_names(past.points([metric.recorded for metric in metrics])))
     for metric in metrics:
@@ -90,11 +91,5 @@ def _whole(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, Poin
         yield metric, _scaled(points.select(slice(first, last)), metric)
 
 
-def _divided(past: Past, metric: Metric) -> Iterator[tuple[Metric, Points]]:
-    """Read one long metric a span at a time."""
-    for points in by_span(past, {metric.recorded}, BY_SEQUENCE):
-        yield metric, _scaled(points, metric)
-
-
-def _scaled(points: Points, metric: Metric) -> Points:
+def _scaled(points: Points, metric: ExportedMetric) -> Points:
     return points if metric.factor == 1.0 else replace(points, value=points.value * metric.factor)

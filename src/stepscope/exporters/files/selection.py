@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SPELLINGS = ("recorded", "canonical", "documents")
 """Of names: as logged; as in docs/reference/metrics.md; as in compatible files."""
-RECORDED, CANONICAL, DOCUMENTS = SPELLINGS
+RECORDED, _, DOCUMENTS = SPELLINGS
 
 DOCUMENTED = {
     "grad_norm": "gradient_norm",
@@ -43,7 +43,7 @@ DOCUMENTED = {
 """Canonical names with another spelling in compatible files."""
 
 
-class Metric(NamedTuple):
+class ExportedMetric(NamedTuple):
     """A metric to export: its recorded name, the name to write, and the factor for its values."""
 
     recorded: str
@@ -51,13 +51,10 @@ class Metric(NamedTuple):
     factor: float = 1.0
 
 
-def choose(past: Past, wanted: Sequence[str] | None = None, spelling: str = RECORDED) -> list[Metric]:
-    """Return the metrics to export, in order of the names that are written.
+def choose(past: Past, wanted: Sequence[str] | None = None, spelling: str = RECORDED) -> list[ExportedMetric]:
+    """Return the `wanted` metrics, or all of them, in order of the names that are written.
 
-    Args:
-        past: the run.
-        wanted: names, in any documented spelling; None is all.
-        spelling: one of SPELLINGS. Two metrics that would get one name both keep the recorded one.
+    Two metrics that would get the same name in a spelling both keep the recorded one.
 
     Raises:
         UsageError: the run has no such metric.
@@ -76,9 +73,9 @@ def _find(name: str, known: Sequence[str], run: str) -> str:
     return found
 
 
-def _spelled(recorded: str, spelling: str) -> Metric:
+def _spelled(recorded: str, spelling: str) -> ExportedMetric:
     if spelling == RECORDED:
-        return Metric(recorded, recorded)
+        return ExportedMetric(recorded, recorded)
     main = canonical(recorded)
     pattern = pattern_of(main)
     instance = main.split("/")[1] if pattern != main else "0"
@@ -86,17 +83,15 @@ def _spelled(recorded: str, spelling: str) -> Metric:
     factor = dict(spellings(written, instance)).get(recorded, 1.0)
     # A compatible name without a GPU means the first; the others are gpu_<index>.
     further = written != main and instance != "0"
-    return Metric(recorded, f"gpu_{instance}/{written}" if further else written, factor)
+    return ExportedMetric(recorded, f"gpu_{instance}/{written}" if further else written, factor)
 
 
-def _apart(metrics: list[Metric]) -> list[Metric]:
+def _apart(metrics: list[ExportedMetric]) -> list[ExportedMetric]:
     """Give recorded names back to metrics that would share one, until no two do."""
     while True:
         taken = Counter(metric.written for metric in metrics)
         shared = [taken[metric.written] > 1 and metric.written != metric.recorded for metric in metrics]
         if not any(shared):
             return metrics
-        metrics = [
-            Metric(metric.recorded, metric.recorded) if back else metric
-            for metric, back in zip(metrics, shared, strict=True)
-        ]
+        pairs = zip(metrics, shared, strict=True)
+        metrics = [ExportedMetric(metric.recorded, metric.recorded) if back else metric for metric, back in pairs]

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ BY_STEP = Axis("step", "low_step", "high_step")
 """Leaves out points without a step."""
 
 
-class Span(NamedTuple):
+class SeriesSpan(NamedTuple):
     """A part of the series of one rank and attempt; first and last are included."""
 
     rank: int
@@ -83,7 +84,7 @@ def by_span(past: Past, names: AbstractSet[str], axis: Axis) -> Iterator[Points]
     """Yield the points of metrics, ordered by rank, attempt and span; within a span by name and seq."""
     places = _Places(names, axis)
     for span in past.read(places.survey):
-        yield past.read(_Reading(places, span))
+        yield past.read(partial(places.read, span))
 
 
 @dataclass
@@ -96,7 +97,7 @@ class _Places:
     """First and last in a unit, by its file, rank and attempt."""
     _known: set[str] = field(default_factory=set)
 
-    def survey(self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[list[Span], list[str]]:
+    def survey(self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[list[SeriesSpan], list[str]]:
         """Return the spans to read one after another."""
         problems: list[str] = []
         parts = []
@@ -110,7 +111,24 @@ class _Places:
         ordered = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))]
         return _cuts(ordered), problems
 
-    def may_hold(self, unit: Sealed, span: Span) -> bool:
+    def read(
+        self, span: SeriesSpan, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection
+    ) -> tuple[Points, list[str]]:
+        """Return the points of a span, each once and in order, and what could not be read."""
+        ranks, attempts, ends = {span.rank}, {span.attempt}, (span.first, span.last)
+        units = [unit for unit in snapshot.holding(self.names) if self._may_hold(unit, span)]
+        steps, sequences = (ends, None) if self.axis is BY_STEP else (None, ends)
+        sealed, problems = Points.empty(), list[Problem]()
+        if units:
+            sealed, problems = read_points(
+                units, self.names, ranks, attempts, steps, seq_range=sequences, connection=connection
+            )
+        tail = snapshot.tail_points(self.names, ranks, attempts)
+        place = getattr(tail, self.axis.point)
+        tail = tail.select((place >= span.first) & (place <= span.last))
+        return distinct(Points.concat([sealed, tail]) if len(tail) else sealed), [str(one) for one in problems]
+
+    def _may_hold(self, unit: Sealed, span: SeriesSpan) -> bool:
         """Return whether a unit may hold points of a span; a new unit may."""
         if str(unit.path) not in self._known:
             return True
@@ -132,46 +150,22 @@ class _Places:
             self._extents[key] = (min(low, first), max(high, last))
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """Reads one span."""
-
-    places: _Places
-    span: Span
-
-    def __call__(self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[Points, list[str]]:
-        """Return the points of the span, each once and in order, and what could not be read."""
-        names, axis = self.places.names, self.places.axis
-        ranks, attempts, ends = {self.span.rank}, {self.span.attempt}, self.span[2:]
-        units = [unit for unit in snapshot.holding(names) if self.places.may_hold(unit, self.span)]
-        steps, sequences = (ends, None) if axis is BY_STEP else (None, ends)
-        sealed, problems = Points.empty(), list[Problem]()
-        if units:
-            sealed, problems = read_points(
-                units, names, ranks, attempts, steps, seq_range=sequences, connection=connection
-            )
-        tail = snapshot.tail_points(names, ranks, attempts)
-        place = getattr(tail, axis.point)
-        tail = tail.select((place >= ends[0]) & (place <= ends[1]))
-        return distinct(Points.concat([sealed, tail]) if len(tail) else sealed), [str(one) for one in problems]
-
-
-def _cuts(table: NDArray[np.int64]) -> list[Span]:
+def _cuts(table: NDArray[np.int64]) -> list[SeriesSpan]:
     """Divide each series where a portion is full; its last span is open, for the points that a live run adds."""
-    found: list[Span] = []
-    span, held, low, high = Span(0, 0, FIRST, LAST), 0, 0, 0
+    found: list[SeriesSpan] = []
+    span, held, low, high = SeriesSpan(0, 0, FIRST, LAST), 0, 0, 0
     for rank, attempt, first, last, count in table.tolist():
         if not held or span[:2] != (rank, attempt):
             found += _finer(span, held, low, high)
-            span, held, low, high = Span(rank, attempt, FIRST, LAST), 0, first, last
+            span, held, low, high = SeriesSpan(rank, attempt, FIRST, LAST), 0, first, last
         elif held + count > PORTION and first > low:
             found += _finer(span._replace(last=first - 1), held, low, min(high, first - 1))
-            span, held, low, high = Span(rank, attempt, first, LAST), 0, first, last
+            span, held, low, high = SeriesSpan(rank, attempt, first, LAST), 0, first, last
         held, high = held + count, max(high, last)
     return [*found, *_finer(span, held, low, high)]
 
 
-def _finer(span: Span, held: int, low: int, high: int) -> Iterator[Span]:
+def _finer(span: SeriesSpan, held: int, low: int, high: int) -> Iterator[SeriesSpan]:
     """Divide a span evenly if all its blocks begin at one place, as with many metrics."""
     parts = max(1, min(round(held / PORTION), high - low + 1)) if held else 0
     edges = [low + (high - low + 1) * part // parts for part in range(1, parts)]

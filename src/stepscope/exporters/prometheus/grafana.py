@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from stepscope.core.feed import Subject
-    from stepscope.exporters.files.selection import Metric
+    from stepscope.exporters.files.selection import ExportedMetric
     from stepscope.store.reader import Past
 
 SCHEMA_VERSION = 39
@@ -112,7 +112,7 @@ def to_json(made: dict[str, Any]) -> str:
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
-def write(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
+def write(past: Past, metrics: Sequence[ExportedMetric], stream: BinaryIO) -> None:
     """Write the dashboard of one run, with a panel for each of its own metrics."""
     own = own_panels(metric.recorded for metric in metrics)
     rows = (*ROWS, PanelRow("Metrics of this run", own)) if own else ROWS

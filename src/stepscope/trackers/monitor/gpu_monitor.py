@@ -27,7 +27,7 @@ HISTORY = 300
 """Samples kept: five minutes at one per second."""
 PATIENCE = 5
 """Samples after which a GPU without a value is reported as missing: the driver may answer late."""
-MEASURED = GPU_FIELDS[2:]
+MEASURED = tuple(GPU_FIELDS)
 HOST = ("cpu_usage_percent", "memory_usage_percent")
 
 
