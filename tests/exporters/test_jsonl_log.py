@@ -99,7 +99,7 @@ def test_a_tenth_of_a_percent_is_kept(tenths):
 
 def test_only_full_is_full():
     """Percentages are cut: 99.99 % is not 100."""
-    assert [percent(0.9999), percent(1.0), percent(None)] == [99.9, 100.0, None]
+    assert [percent(0.9999), percent(1.0), percent(math.inf)] == [99.9, 100.0, math.inf]
 
 
 @given(st.integers(0, 4_102_444_800_000_000_000))

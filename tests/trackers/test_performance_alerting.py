@@ -209,7 +209,7 @@ def test_the_loop_sees_a_training_that_slows_down():
         clock[0] += 1.0
         for _ in range(steps):
             training.log_training_step(loss=1.0)
-        monitor.look(machine)
+        monitor._add(machine.look())
     assert monitor.baseline_metrics["training_speed"] == 10.0
     assert [alert["message"] for alert in alerts if alert["type"] == "training_speed"] == [
         "Training speed decreased by 80.0%"

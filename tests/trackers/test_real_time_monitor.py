@@ -33,6 +33,10 @@ def monitor_of(alerting=None, source=None, **more):
     return RealTimeMonitor(alerting, make_machine=machine_of(source or Source({**GPU, **HOST})), **more)
 
 
+def sample_once(monitor, source=None):
+    monitor._add(machine_of(source or Source({**GPU, **HOST}))(1.0).look())
+
+
 @pytest.mark.promise("S0-058")
 def test_the_attributes_are_the_documents():
     """Before the start there is no thread, no baseline and no monitoring."""
@@ -99,12 +103,12 @@ def test_the_baseline_can_be_given_or_wait_for_the_warm_up():
     alerting = Alerting()
     given = monitor_of(alerting, baseline_metrics={"loss": 1.0}, stream=io.StringIO())
     machine = machine_of(Source(HOST))(1.0)
-    given.look(machine)
+    given._add(machine.look())
     assert alerting.checked[0][1] == {"loss": 1.0}
     warm = monitor_of(Alerting(), warmup_samples=2, stream=io.StringIO())
     for loss in (9.0, 8.0, 1.0, 0.5):
         warm.current_loss = loss
-        warm.look(machine)
+        warm._add(machine.look())
     assert (warm.baseline_metrics["loss"], len(warm.alerting_system.checked)) == (1.0, 2)
 
 
@@ -113,7 +117,7 @@ def test_a_sample_has_the_documents_keys():
     """Loss, GPU memory by GPU in MiB, processor in percent and the time come from hooks that exist."""
     monitor = monitor_of(now=lambda: 12.0)
     monitor.current_loss = 0.5
-    monitor.look(monitor._make_machine(1.0))
+    sample_once(monitor)
     metrics = monitor.history[-1]
     assert list(metrics) == ["loss", "gpu_memory", "cpu_percent", "timestamp"]
     assert metrics["gpu_memory"] == {"gpu_0": {"memory_used": 22500.0, "memory_total": 24576.0}}
@@ -128,8 +132,8 @@ def test_hooks_can_be_overridden():
         def _get_current_loss(self):
             return 42.0
 
-    monitor = Mine(make_machine=machine_of(Source(HOST)))
-    monitor.look(monitor._make_machine(1.0))
+    monitor = Mine()
+    sample_once(monitor, Source(HOST))
     assert monitor.history[-1]["loss"] == 42.0
 
 
@@ -147,9 +151,9 @@ def test_storage_is_pluggable(tmp_path):
     """A function is given every sample; a folder gets a file of JSON lines."""
     taken = []
     machine = machine_of(Source(HOST))(1.0)
-    monitor_of(storage=taken.append).look(machine)
+    monitor_of(storage=taken.append)._add(machine.look())
     assert list(taken[0]) == ["loss", "gpu_memory", "cpu_percent", "timestamp"]
-    monitor_of(storage=tmp_path, now=lambda: 3.0).look(machine)
+    monitor_of(storage=tmp_path, now=lambda: 3.0)._add(machine.look())
     [path] = tmp_path.glob("monitoring_metrics_*.jsonl")
     assert json.loads(path.read_text())["timestamp"] == 3.0
 
@@ -157,5 +161,5 @@ def test_storage_is_pluggable(tmp_path):
 def test_without_an_alerting_system_it_only_samples():
     """Checking and sending are left out where the system has neither."""
     monitor = monitor_of(object())
-    monitor.look(monitor._make_machine(1.0))
+    sample_once(monitor)
     assert len(monitor.history) == 1

@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 Row = dict[str, object]
 
+PERCENT = 100.0
 GPU_FIELDS = {
-    "utilization_percent": ("utilization_ratio", 100.0),
+    "utilization_percent": ("utilization_ratio", PERCENT),
     "memory_used_mb": ("memory_used_bytes", 1 / MIB),
     "memory_total_mb": ("memory_total_bytes", 1 / MIB),
-    "memory_percent": ("memory_ratio", 100.0),
+    "memory_percent": ("memory_ratio", PERCENT),
     "temperature_celsius": ("temperature_celsius", 1.0),
     "power_draw_watts": ("power_watts", 1.0),
-    "fan_speed_percent": ("fan_ratio", 100.0),
+    "fan_speed_percent": ("fan_ratio", PERCENT),
 }
 """Measured fields of a GPU's row: the metric below `gpu/<index>/` and the factor to the field's unit."""
 TRAINING_FIELDS = (
@@ -45,8 +46,8 @@ TRAINING_FIELDS = (
     "memory_reserved_mb",
 )
 SYSTEM_FIELDS = {
-    "cpu_usage_percent": ("cpu/usage_ratio", 100.0),
-    "memory_usage_percent": ("memory/used_ratio", 100.0),
+    "cpu_usage_percent": ("cpu/usage_ratio", PERCENT),
+    "memory_usage_percent": ("memory/used_ratio", PERCENT),
     "memory_used_mb": ("memory/used_bytes", 1 / MIB),
     "memory_available_mb": ("memory/available_bytes", 1 / MIB),
     "disk_read_mb_s": ("disk/read_bytes_per_second", 1 / MIB),
@@ -63,11 +64,9 @@ def timestamp(wall_ns: int) -> str:
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%S}.{rest // 1_000_000:03}Z"
 
 
-def percent(ratio: float | None) -> float | None:
-    """Return a share as a percentage, cut to a tenth; a hair below one, by float arithmetic, is that tenth."""
-    if ratio is None or not math.isfinite(ratio):
-        return ratio
-    return math.floor(ratio * 1000 + 1e-6) / 10
+def percent(ratio: float) -> float:
+    """Return a share as a percentage, cut to a tenth; one just below a tenth, by float arithmetic, is that tenth."""
+    return math.floor(ratio * 1000 + 1e-6) / 10 if math.isfinite(ratio) else ratio
 
 
 def gpu_indices(values: Mapping[str, float]) -> list[int]:
@@ -103,10 +102,11 @@ def system_row(values: Mapping[str, float], wall_ns: int) -> Row:
 
 
 def _fields(values: Mapping[str, float], fields: Mapping[str, tuple[str, float]]) -> Row:
-    return {
-        field: percent(values.get(name)) if factor == 100.0 else _rounded(values.get(name), factor)
-        for field, (name, factor) in fields.items()
-    }
+    row: Row = dict.fromkeys(fields)
+    for field, (name, factor) in fields.items():
+        if name in values:
+            row[field] = percent(values[name]) if factor == PERCENT else _rounded(values[name] * factor)
+    return row
 
 
 def training_row(values: Mapping[str, object], wall_ns: int) -> Row:
@@ -126,5 +126,5 @@ def encode(row: Mapping[str, object]) -> bytes:
     return json.dumps(row, allow_nan=False, separators=(",", ":"), default=str).encode() + b"\n"
 
 
-def _rounded(value: float | None, factor: float = 1.0) -> float | None:
-    return None if value is None else round(value * factor, 3) if math.isfinite(value) else value
+def _rounded(value: float) -> float:
+    return round(value, 3) if math.isfinite(value) else value

@@ -73,6 +73,20 @@ def new_file(target: Path, *, force: bool = False) -> Iterator[Path]:
         raise _cannot(target, error) from error
 
 
+def write_text(target: Path, text: str) -> None:
+    """Write a file in one piece, in place of one that exists; make its folder if it is missing.
+
+    Raises:
+        StepscopeError: it cannot be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(target, force=True) as path:
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _cannot(target, error) from error
+
+
 @contextlib.contextmanager
 def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
     """Make a folder next to `target` that replaces it at the end; on an error nothing is left.

@@ -11,9 +11,9 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from stepscope.core.errors import StepscopeError, in_words
+from stepscope.core.errors import StepscopeError
 from stepscope.core.vocabulary import unit_of
-from stepscope.exporters.files.output import new_file
+from stepscope.exporters.files.output import write_text
 from stepscope.exporters.prometheus.grafana_panels import (
     BY_RANK,
     ROWS,
@@ -125,13 +125,9 @@ def write_for(subject: Subject, settings: Mapping[str, Any], note: Callable[[str
     target = Path(settings.get("exporters.grafana.path") or subject.folder / "grafana.json")
     made = dashboard(run=subject.run, title=f"Stepscope: {subject.project} {subject.run}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(target, force=True) as path:
-            path.write_text(to_json(made), encoding="utf-8")
-    except (OSError, StepscopeError) as error:
-        note(
-            f"cannot write the Grafana dashboard: {in_words(error)}; `stepscope export --format grafana` does it later"
-        )
+        write_text(target, to_json(made))
+    except StepscopeError as error:
+        note(f"cannot write the Grafana dashboard: {error.cause}; `stepscope export --format grafana` does it later")
 
 
 def own_panels(names: Iterable[str]) -> tuple[Panel, ...]:

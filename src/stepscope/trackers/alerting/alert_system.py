@@ -1,4 +1,4 @@
-"""Alert rules of a program: functions of a step's metrics, evaluated in a thread."""
+"""Evaluate the alert rules of a program, which are functions of a step's metrics, in a thread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from stepscope.trackers.work_queue import Worklist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from stepscope.alerts.evaluation.state import Transition
 
 MOST_WAITING = 1000
 """Steps that may wait for evaluation; of more, the oldest are dropped and counted."""
@@ -36,13 +34,7 @@ class AlertSystem:
         notices: Complaints | None = None,
         record: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """Begin without rules.
-
-        Args:
-            enabled: whether rules are evaluated at all.
-            notices: reports problems with rules.
-            record: called with each alert event.
-        """
+        """Begin without rules; `notices` reports problems with them, `record` is called with each alert event."""
         self.enabled = bool(enabled)
         self._notices = notices or Complaints()
         self._record = record
@@ -69,7 +61,7 @@ class AlertSystem:
             condition: takes the metrics of a step (`metrics.loss`); returns whether to alert.
             severity: info, warning or critical.
             message: template such as "Loss spike detected: {loss:.2f}"; an unknown placeholder is kept as it is.
-            cooldown_seconds: in which it does not fire again.
+            cooldown_seconds: time in which it does not fire again.
             remedy: what to do about it.
         """
         try:
@@ -95,9 +87,8 @@ class AlertSystem:
 
     def check(self, metrics: Any) -> None:
         """Queue a step for evaluation and return at once; `metrics` is a mapping, or has `to_dict`."""
-        if not self.enabled or not self._rules.names():
-            return
-        self.skipped += not self._steps.add(metrics)
+        if self.enabled and self._rules.names():
+            self.skipped += not self._steps.add(metrics)
 
     def flush(self, seconds: float = 5.0) -> bool:
         """Wait until every step was evaluated, at most so many seconds; return whether that is so."""
@@ -107,12 +98,9 @@ class AlertSystem:
         with self._notices.shield("evaluate", "evaluate alert rules"):
             values: Mapping[str, Any] = metrics.to_dict() if hasattr(metrics, "to_dict") else metrics
             for change in self._rules.check(values):
-                self._record_change(change)
-
-    def _record_change(self, change: Transition) -> None:
-        event = change.event()
-        self.alerts.append(event)
-        if change.tells and change.state == "firing":
-            tell(UNSAFE.sub(" ", f"ALERT {change.severity}: {change.text}"))
-        if self._record is not None:
-            self._record(event)
+                event = change.event()
+                self.alerts.append(event)
+                if change.tells and change.state == "firing":
+                    tell(UNSAFE.sub(" ", f"ALERT {change.severity}: {change.text}"))
+                if self._record is not None:
+                    self._record(event)

@@ -19,11 +19,12 @@ from stepscope.core.names import UNSAFE
 from stepscope.core.redact import redact_text
 from stepscope.core.remedies import remedy
 from stepscope.core.thresholds import BY_NAME
+from stepscope.core.walls import attempt
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.work_queue import Worklist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import TextIO
 
     Alert = dict[str, Any]
@@ -47,7 +48,7 @@ KINDS = {
     "cpu_usage": "cpu_usage",
     "training_speed": "training_speed",
 }
-"""The finding whose remedy an alert tells, in the words of the diagnosis."""
+"""The finding whose remedy an alert repeats."""
 COOLDOWN = 3600.0
 """Seconds in which an alert of one type is not sent again."""
 SPEEDS = ("training_speed", "steps_per_second", "samples_per_second", "tokens_per_second")
@@ -77,10 +78,10 @@ class PerformanceAlerting:
         """Prepare; nothing connects.
 
         Args:
-            email_config: `from`, `to`, `smtp_server`, `smtp_port`, `username`, `password`; without it nothing is sent.
-            subject: template of the mail's subject; `{type}`, `{message}`, `{severity}`, `{time}` and `{remedy}`.
+            email_config: has all of KEYS; without it nothing is sent.
+            subject: template of the mail's subject, with `{type}`, `{message}`, `{severity}`, `{time}`, `{remedy}`.
             body: template of its text, with the same.
-            cooldown_seconds: in which an alert of one type is not sent again.
+            cooldown_seconds: time in which an alert of one type is not sent again.
             send: takes subject and text; returns why they could not be sent, or an empty text.
             now: returns seconds since 1970.
             stream: where problems are printed; stderr by default.
@@ -102,11 +103,11 @@ class PerformanceAlerting:
     def check_alerts(
         self, current_metrics: Mapping[str, Any] | None, baseline_metrics: Mapping[str, Any] | None
     ) -> list[Alert]:
-        """Return the alerts, each with `type`, `message` and `severity`; unknown values are not judged.
+        """Return the alerts, each with `type`, `message` and `severity`; unknown values are not checked.
 
         Args:
             current_metrics: `loss`, `gpu_memory` (by GPU), `cpu_percent`, and a speed such as `training_speed`.
-            baseline_metrics: the same, from a healthy time.
+            baseline_metrics: the same, from a time when the training was healthy.
         """
         current = current_metrics if isinstance(current_metrics, Mapping) else {}
         baseline = baseline_metrics if isinstance(baseline_metrics, Mapping) else {}
@@ -117,58 +118,40 @@ class PerformanceAlerting:
             *self._speed(current, baseline),
         ]
 
-    def _loss(self, current: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[Alert]:
+    def _loss(self, current: Mapping[str, Any], baseline: Mapping[str, Any]) -> Iterator[Alert]:
         loss, normal = _number(current.get("loss")), _number(baseline.get("loss"))
-        if loss is None:
-            return []
-        if not math.isfinite(loss):
-            return [_alert("loss_not_finite", f"Training loss is {loss}", "critical")]
-        if normal is None or not math.isfinite(normal) or normal == 0:  # a share of 0 is undefined
-            return []
-        rise = (loss - normal) / abs(normal)
-        if rise <= self._threshold("loss_increase"):
-            return []
-        return [_alert("loss_increase", f"Training loss increased by {rise * 100:.1f}%")]
+        if loss is not None and not math.isfinite(loss):
+            yield _alert("loss_not_finite", f"Training loss is {loss}", "critical")
+        elif loss is not None and normal and math.isfinite(normal):  # a share of 0 is undefined
+            rise = (loss - normal) / abs(normal)
+            if rise > self._threshold("loss_increase"):
+                yield _alert("loss_increase", f"Training loss increased by {rise * 100:.1f}%")
 
-    def _gpus(self, current: Mapping[str, Any]) -> list[Alert]:
+    def _gpus(self, current: Mapping[str, Any]) -> Iterator[Alert]:
         memory = current.get("gpu_memory")
         names = {index_of(key): key for key in memory} if isinstance(memory, Mapping) else {}
-        found = []
         for index, figures in by_gpu(memory).items():
-            taken = figures.in_use
-            capacity = figures.total or _capacity(index)
-            if taken is None or not capacity:
-                continue
-            ratio = taken / capacity
-            if ratio > self._threshold("gpu_memory"):
-                found.append(_alert("gpu_memory", f"GPU {names.get(index, index)} memory usage is {ratio * 100:.1f}%"))
-        return found
+            ratio = figures._replace(total=figures.total or _capacity(index)).used_ratio
+            if ratio is not None and ratio > self._threshold("gpu_memory"):
+                yield _alert("gpu_memory", f"GPU {names.get(index, index)} memory usage is {ratio * 100:.1f}%")
 
-    def _cpu(self, current: Mapping[str, Any]) -> list[Alert]:
+    def _cpu(self, current: Mapping[str, Any]) -> Iterator[Alert]:
         percent = _number(current.get("cpu_percent"))
-        if percent is None or not percent > self._threshold("cpu_usage") * 100:
-            return []
-        return [_alert("cpu_usage", f"CPU usage is {percent:.1f}%")]
+        if percent is not None and percent > self._threshold("cpu_usage") * 100:
+            yield _alert("cpu_usage", f"CPU usage is {percent:.1f}%")
 
-    def _speed(self, current: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[Alert]:
+    def _speed(self, current: Mapping[str, Any], baseline: Mapping[str, Any]) -> Iterator[Alert]:
         """Compare the first speed, or the first step duration, that both samples have."""
         for name in (*SPEEDS, *DURATIONS):
             now, normal = _number(current.get(name)), _number(baseline.get(name))
-            if (
-                now is None
-                or normal is None
-                or not (math.isfinite(now) and math.isfinite(normal))
-                or normal <= 0
-                or now < 0
-            ):
+            if now is None or normal is None or not 0 <= now < math.inf or not 0 < normal < math.inf:
                 continue
             if name in DURATIONS and now == 0:
                 continue
             loss = 1 - (normal / now if name in DURATIONS else now / normal)
             if loss > self._threshold("training_speed"):
-                return [_alert("training_speed", f"Training speed decreased by {loss * 100:.1f}%")]
-            return []
-        return []
+                yield _alert("training_speed", f"Training speed decreased by {loss * 100:.1f}%")
+            return
 
     def _threshold(self, name: str) -> float:
         """Return a threshold, parsed like the setting of that name; an invalid one is reported and replaced."""
@@ -178,9 +161,10 @@ class PerformanceAlerting:
         try:
             return parse_float(BY_NAME[name].kind.parse(value))
         except ValueError as error:
-            told = f"cannot use the alert threshold '{name}': it is {describe(value)}, {error}; "
-            self.notices.say(name, f"{told}{THRESHOLDS[name]:g} is used")
-            return THRESHOLDS[name]
+            default = THRESHOLDS[name]
+            cause = f"it is {describe(value)}, {error}"
+            self.notices.say(name, f"cannot use the alert threshold '{name}': {cause}; {default:g} is used")
+            return default
 
     def send_alert(self, alert: Mapping[str, Any]) -> bool:
         """Queue an alert and return at once; False if one of its type was sent within the cooldown."""
@@ -200,10 +184,7 @@ class PerformanceAlerting:
 
     def _try(self, alert: Alert) -> None:
         """Send an alert; in the thread."""
-        try:
-            why = self._deliver(alert)
-        except Exception as error:  # noqa: BLE001 - a user's sender may raise anything; it is reported
-            why = in_words(error)
+        why = attempt(lambda: self._deliver(alert), in_words)  # a user's sender may raise anything
         with self._lock:
             self.sent, self.failed = self.sent + (not why), self.failed + bool(why)
             if why:
@@ -212,13 +193,8 @@ class PerformanceAlerting:
 
     def _deliver(self, alert: Alert) -> str:
         kind = str(alert.get("type", "alert"))
-        facts = {
-            "severity": "warning",
-            "message": "",
-            "remedy": remedy(KINDS.get(kind, kind)) or "inspect the run",
-            **alert,
-        }
-        shown = {key: _line(value) for key, value in facts.items()}
+        defaults = {"severity": "warning", "message": "", "remedy": remedy(KINDS.get(kind, kind)) or "inspect the run"}
+        shown = {key: _line(value) for key, value in {**defaults, **alert}.items()}
         return self._send(_line(fill(self.subject, shown)), fill(self.body, shown))
 
     def _mail(self, subject: str, body: str) -> str:
@@ -228,8 +204,7 @@ class PerformanceAlerting:
             return f"email_config has no {', '.join(missing)}; give it, or send="
         from stepscope.alerts.delivery.apprise_channel import tell
 
-        outcome = tell(mail_address(self.email_config), subject, body)
-        return outcome.why
+        return tell(mail_address(self.email_config), subject, body).why
 
     def _safe(self, text: str) -> str:
         password = str(self.email_config.get("password") or "")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from array import array
 from collections import deque
+from typing import NamedTuple
 
 from stepscope.core.walls import attempt
 from stepscope.trackers.metrics.scalar import DeviceScalar, host_number
@@ -15,23 +17,22 @@ MAX_BLOCKS = 256
 """Joined tensors kept; past that the oldest is dropped and counted, since reading it would make the loop wait."""
 
 
-class Pending:
-    """One or many numbers on a device, with their indices in the series."""
+class Pending(NamedTuple):
+    """One or many numbers on a device."""
 
-    __slots__ = ("joined", "places", "scalar")
-
-    def __init__(self, places: array[int], scalar: DeviceScalar, *, joined: bool) -> None:
-        """Keep the tensor of `scalar`; if `joined` it holds one number per place."""
-        self.places = places
-        self.scalar = scalar
-        self.joined = joined
+    places: array[int]
+    """Indices of the numbers in the series."""
+    scalar: DeviceScalar
+    joined: bool = False
+    """Whether the tensor holds one number per place."""
 
     def read(self) -> list[float | int | None]:
         """Wait for the device and return one number per place, None where it cannot be read."""
-        return attempt(self._read, lambda _error: [None] * len(self.places))
-
-    def _read(self) -> list[float | int | None]:
-        return list(self.scalar.tensor.tolist()) if self.joined else [host_number(self.scalar.tensor)]
+        tensor = self.scalar.tensor
+        return attempt(
+            lambda: list(tensor.tolist()) if self.joined else [host_number(tensor)],
+            lambda _error: [None] * len(self.places),
+        )
 
 
 class DeviceQueue:
@@ -52,7 +53,7 @@ class DeviceQueue:
 
     def add(self, place: int, scalar: DeviceScalar) -> None:
         """Append the scalar that belongs at `place` of the series."""
-        self._singles.append(Pending(array("q", [place]), scalar, joined=False))
+        self._singles.append(Pending(array("q", [place]), scalar))
         if len(self._singles) >= BLOCK:
             self._join()
 
@@ -62,7 +63,7 @@ class DeviceQueue:
         return source[0] if source else None
 
     def remove(self, pending: Pending) -> bool:
-        """Take the oldest out; False if it is not `pending` any more."""
+        """Remove the oldest; return False if it is no longer `pending`."""
         source = self._blocks or self._singles
         if not source or source[0] is not pending:
             return False
@@ -73,13 +74,13 @@ class DeviceQueue:
         """Join all single tensors into one, on the device."""
         torch = sys.modules.get("torch")
         tensors = [single.scalar.tensor for single in self._singles]
-        if torch is None or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
-            self.dropped += len(self._singles.popleft().places)
-            return
-        try:
-            stacked = torch.stack([tensor.reshape(()) for tensor in tensors])
-        except RuntimeError:  # tensors of two devices cannot be joined
-            self.dropped += len(self._singles.popleft().places)
+        stacked = None
+        if torch is not None and all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+            with contextlib.suppress(RuntimeError):  # tensors of two devices cannot be joined
+                stacked = torch.stack([tensor.reshape(()) for tensor in tensors])
+        if stacked is None:
+            self._singles.popleft()
+            self.dropped += 1
             return
         places = array("q", [single.places[0] for single in self._singles])
         self._singles.clear()

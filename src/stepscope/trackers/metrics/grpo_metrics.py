@@ -1,10 +1,10 @@
-"""Metrics of group-relative policy optimisation (GRPO): what a group of answers to one prompt tells, not only means."""
+"""Metrics of group-relative policy optimisation (GRPO): the rewards within each group of answers, not only means."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.metrics.metric_tracker import MetricTracker
@@ -14,17 +14,14 @@ from stepscope.trackers.metrics.statistics import Statistics
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from stepscope.trackers.logged_run import LoggedRun
+
 SAME = 1e-8
-"""Standard deviation at and below which the rewards of a group are one: nothing can be learned from it."""
+"""Standard deviation up to which the rewards of a group count as equal: nothing can be learned from it."""
+TRL_NAMES = {"mean_reward": "reward", "kl_divergence": "kl", "completion_length": "completions/mean_length"}
+"""Names in a run, where they differ from the argument's."""
 MOST_GROUPS = 10_000
 """Newest groups that are kept one by one; the counts cover all."""
-
-
-class Recording(Protocol):
-    """What values are logged to, as a run is."""
-
-    def log(self, values: Mapping[str, Any], *, step: int | None = None) -> Any:
-        """Take values of a step."""
 
 
 class GRPOMetricsTracker:
@@ -34,7 +31,7 @@ class GRPOMetricsTracker:
     also logged there, under the names that TRL's trainer uses, so that `stepscope diagnose` reads it.
     """
 
-    def __init__(self, *, run: Recording | None = None) -> None:
+    def __init__(self, *, run: LoggedRun | None = None) -> None:
         """Track in process, and log to `run` if one is given."""
         self.tracker = MetricTracker()
         """Statistics of policy_loss, mean_reward, kl_divergence and `reward/<component>`."""
@@ -54,7 +51,7 @@ class GRPOMetricsTracker:
         kl_divergence: object = None,
         **others: object,
     ) -> None:
-        """Give the figures of one step.
+        """Add the figures of one step.
 
         Args:
             step: its number.
@@ -67,15 +64,13 @@ class GRPOMetricsTracker:
         self._step = step
         given = {"policy_loss": policy_loss, "mean_reward": mean_reward, "kl_divergence": kl_divergence, **others}
         figures = {name: value for name, value in given.items() if value is not None}
-        parts = {f"reward/{name}": value for name, value in (reward_components or {}).items()}
-        self.tracker.update_batch({**figures, **parts}, step)
-        names = {"mean_reward": "reward", "kl_divergence": "kl", "completion_length": "completions/mean_length"}
-        logged = {names.get(name, name): value for name, value in figures.items()}
-        components = {f"rewards/{name}/mean": value for name, value in (reward_components or {}).items()}
-        self._log({**logged, **components}, step)
+        parts = reward_components or {}
+        self.tracker.update_batch({**figures, **{f"reward/{name}": value for name, value in parts.items()}}, step)
+        logged = {TRL_NAMES.get(name, name): value for name, value in figures.items()}
+        self._log({**logged, **{f"rewards/{name}/mean": value for name, value in parts.items()}}, step)
 
     def update_group_rewards(self, rewards: Iterable[object], step: int | None = None) -> None:
-        """Give the rewards of the answers to one prompt; None and NaN are invalid answers."""
+        """Add the rewards of the answers to one prompt; None and NaN are invalid answers."""
         scores = [score_of(reward) for reward in rewards]
         values = tuple(score for score in scores if score is not None)
         self._invalid += len(scores) - len(values)
@@ -92,9 +87,9 @@ class GRPOMetricsTracker:
         for place, value in enumerate(sorted(values, reverse=True)):
             self._ranks.setdefault(place, Statistics()).add(value)
         self._recent.append(values)
-        share = {"frac_reward_zero_std": float(spread <= SAME), "reward_std": spread, "group_reward": group.mean}
-        wrong = {"invalid_ratio": (len(scores) - len(values)) / len(scores)}
-        self._log({**share, **wrong}, self._step if step is None else step)
+        figures = {"frac_reward_zero_std": float(spread <= SAME), "reward_std": spread, "group_reward": group.mean}
+        figures["invalid_ratio"] = (len(scores) - len(values)) / len(scores)
+        self._log(figures, self._step if step is None else step)
 
     def get_reward_distribution(self) -> dict[str, Any]:
         """Return how the rewards given by `update_group_rewards` are distributed; None where there are none yet.
@@ -114,17 +109,21 @@ class GRPOMetricsTracker:
             "across_group_std": self._means.std,
             "zero_variance_groups": self._flat,
             "zero_variance_ratio": self._flat / self._groups if self._groups else None,
-            "rank_distribution": {str(place): self._place(place) for place in sorted(self._ranks)},
+            "rank_distribution": {
+                str(place): {
+                    "mean": one.average,
+                    "std": one.std,
+                    "min": one.minimum,
+                    "max": one.maximum,
+                    "count": one.count,
+                }
+                for place, one in sorted(self._ranks.items())
+            },
             "groups": self._groups,
             "rewards": self._rewards.count,
             "invalid": self._invalid,
             "mean_reward": self.tracker.get_mean("mean_reward"),
         }
-
-    def _place(self, place: int) -> dict[str, Any]:
-        known = self._ranks[place]
-        figures = {"mean": known.average, "std": known.std, "min": known.minimum, "max": known.maximum}
-        return {**figures, "count": known.count}
 
     def get_groups(self) -> list[dict[str, Any]]:
         """Return mean, std, best, worst, size and whether all are equal, of the newest groups, oldest first."""
@@ -138,9 +137,8 @@ class GRPOMetricsTracker:
 
     def get_summary(self) -> dict[str, Any]:
         """Return the statistics of every figure, the distribution of the rewards, and the components' shares."""
-        names = self.tracker.names()
         return {
-            "metrics": {name: self.tracker.get_summary(name) for name in names},
+            "metrics": {name: self.tracker.get_summary(name) for name in self.tracker.names()},
             "reward_distribution": self.get_reward_distribution(),
             "component_shares": self.component_shares(),
         }

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.names import clean
 from stepscope.recorder.complaints import Complaints
+from stepscope.trackers.metrics.recent_values import RecentValues
 from stepscope.trackers.metrics.scalar import scalar_of
-from stepscope.trackers.metrics.series import Series
 from stepscope.trackers.metrics.statistics import Statistics, summarise
 
 if TYPE_CHECKING:
@@ -28,33 +28,37 @@ class MetricTracker:
     def __init__(self, *, capacity: int = 100_000) -> None:
         """Keep at most `capacity` values per name (8 bytes each)."""
         self._capacity = capacity
-        self._series: dict[str, Series] = {}
+        self._series: dict[str, RecentValues] = {}
         self._last_step: dict[str, int] = {}
         self._notices = Complaints()
         self.refused = 0
-        """Values that were not taken: no number in them, too many names, or another thread in the way."""
+        """Values that were not taken: not a number, too many names, or another thread held the series."""
 
     def update(self, name: str, value: object, step: int | None = None) -> None:
-        """Give one value: a number or a one-element tensor. A device tensor is not waited for."""
+        """Add one value: a number or a one-element tensor. A device tensor is not waited for."""
         number, (label, _problem) = scalar_of(value), clean(name)
-        series = None if number is None else self._of(label)
         if number is None:
             cause = f"there is no single number in a {type(value).__name__}; give a number or a one-element tensor"
             self._refuse(label, cause, "value")
-        elif series is None:
+        elif label not in self._series and (not label or len(self._series) >= MAX_NAMES):
             cause = f"the name is empty or one more than {MAX_NAMES}; name it, or use fewer names"
             self._refuse(label, cause, "names")
-        elif not series.push(number):
+        elif not self._of(label).push(number):
             self._refuse(label, "another thread held the tracker; give each thread its own", "busy")
         elif step is not None:
             self._last_step[label] = step
+
+    def _of(self, name: str) -> RecentValues:
+        if name not in self._series:
+            self._series.setdefault(name, RecentValues(capacity=self._capacity))
+        return self._series[name]
 
     def _refuse(self, name: str, cause: str, kind: str) -> None:
         self.refused += 1
         self._notices.say(kind, f"cannot take metric {name[:80]!r}: {cause}")
 
     def update_batch(self, values: Mapping[str, object], step: int | None = None) -> None:
-        """Give one value for each of several names."""
+        """Add one value for each of several names."""
         for name, value in values.items():
             self.update(name, value, step)
 
@@ -89,13 +93,6 @@ class MetricTracker:
             return summarise(Statistics(), (), None)
         recent = series.newest(window)
         return summarise(self._statistics(name, window), recent, recent[-1] if recent else None)
-
-    def _of(self, name: str) -> Series | None:
-        if name not in self._series:
-            if not name or len(self._series) >= MAX_NAMES:
-                return None
-            self._series.setdefault(name, Series(capacity=self._capacity))
-        return self._series[name]
 
     def _statistics(self, name: str, window: int | None) -> Statistics:
         series = self._series.get(clean(name)[0])

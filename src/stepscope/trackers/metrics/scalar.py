@@ -11,8 +11,6 @@ from typing import Any, cast
 
 from stepscope.core.walls import attempt
 
-_TEXT = (str, bytes, bytearray)
-
 
 class DeviceScalar:
     """A copy on the device of a number that has not been read yet."""
@@ -46,7 +44,7 @@ def host_number(value: object) -> float | int:
     Raises:
         Exception: any, if the object does not hold exactly one number.
     """
-    if isinstance(value, _TEXT):
+    if isinstance(value, (str, bytes, bytearray)):
         raise TypeError(type(value).__name__)
     detach = getattr(value, "detach", None)
     plain = detach() if callable(detach) else value
@@ -61,9 +59,7 @@ def _on_device(value: object) -> bool:
     if callable(is_ready):
         return not is_ready()
     device = getattr(value, "device", None)
-    if device is None:
-        return False
-    return "cpu" not in str(getattr(device, "type", device)).lower()
+    return device is not None and "cpu" not in str(getattr(device, "type", device)).lower()
 
 
 def _copy(value: object) -> DeviceScalar | None:

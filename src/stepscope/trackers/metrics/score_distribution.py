@@ -22,8 +22,8 @@ MOST_BATCHES = 10_000
 class ScoreDistributionTracker:
     """Count scores and their distribution; None, NaN, infinities and non-numbers are invalid.
 
-    All counts and the mean cover everything ever given. `history` has one entry a batch, so that a verifier that gets
-    worse is seen, and not only its average.
+    All counts and the mean cover everything ever given. The history has one entry per batch, so that a verifier that
+    gets worse is seen.
     """
 
     def __init__(self, *, history: int = MOST_BATCHES) -> None:
@@ -49,9 +49,8 @@ class ScoreDistributionTracker:
         self._invalid += invalid
         total = batch.count + invalid
         if total:
-            rate = invalid / total
-            entry = {"step": step, "total": total, "invalid_rate": rate, "mean_score": batch.average}
-            self._history.append(entry)
+            figures = {"total": total, "invalid_rate": invalid / total, "mean_score": batch.average}
+            self._history.append({"step": step, **figures})
 
     def get_distribution(self) -> dict[str, Any]:
         """Return total, valid_count, invalid_count, invalid_rate, score_counts, mean_score and std_score.
@@ -61,7 +60,7 @@ class ScoreDistributionTracker:
         """
         valid = self._scores.count
         total = valid + self._invalid
-        ordered = sorted(self._counts.items(), key=lambda pair: (pair[0] == OTHER, _value(pair[0])))
+        ordered = sorted(self._counts.items(), key=lambda pair: math.inf if pair[0] == OTHER else float(pair[0]))
         return {
             "total": total,
             "valid_count": valid,
@@ -92,10 +91,3 @@ def score_of(score: object) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
-
-
-def _value(label: str) -> float:
-    try:
-        return float(label)
-    except ValueError:
-        return math.inf

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
-    from stepscope.trackers.metrics.grpo_metrics import Recording
+    from stepscope.trackers.logged_run import LoggedRun
 
 CAPACITY = 100_000
 """Newest values kept of each metric; the statistics cover all."""
@@ -37,17 +37,10 @@ class TrainingLogger:
         log_dir: str | os.PathLike[str] = "logs",
         experiment_name: str = "experiment",
         *,
-        run: Recording | None = None,
+        run: LoggedRun | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Log into a folder, which is made when needed.
-
-        Args:
-            log_dir: the folder.
-            experiment_name: name of the experiment, also in the names of files.
-            run: a run to log to as well.
-            wall: returns seconds since 1970 UTC.
-        """
+        """Log into a folder, which is made when needed, and to `run` if one is given."""
         self.log_dir = Path(log_dir)
         self.experiment_name = str(experiment_name)
         self.metrics = MetricTracker(capacity=CAPACITY)
@@ -99,30 +92,22 @@ class TrainingLogger:
 
         `raw_metrics` has the values, `raw_steps` and `raw_times` their steps and times (ISO 8601, UTC), value by value.
         """
-        raw, steps, times = {}, {}, {}
-        for name in self.metrics.names():
-            places = list(self._places.get(name, ()))
-            values = self.metrics.values(name)[-len(places) :] if places else []
-            raw[name] = values
-            steps[name] = [step for step, _ in places]
-            times[name] = [_iso(moment) for _, moment in places]
+        places = {name: list(self._places.get(name, ())) for name in self.metrics.names()}
         facts = {
             **self.get_summary(),
             "score_history": self.scores.get_history(),
-            "raw_metrics": raw,
-            "raw_steps": steps,
-            "raw_times": times,
+            "raw_metrics": {
+                name: self.metrics.values(name)[-len(kept) :] if kept else [] for name, kept in places.items()
+            },
+            "raw_steps": {name: [step for step, _ in kept] for name, kept in places.items()},
+            "raw_times": {name: [_iso(time) for _, time in kept] for name, kept in places.items()},
         }
         return self._save(facts, f"{self.experiment_name}_metrics")
 
     def _save(self, facts: dict[str, Any], stem: str) -> Path | None:
-        target = self.log_dir / f"{_file_name(stem)}.json"
+        name = re.sub(r"[^\w.\- ]", "_", stem).lstrip(". ")[:200] or "metrics"  # cannot leave the folder
+        target = self.log_dir / f"{name}.json"
         return target if write_json(target, facts, repr, self._notices) else None
-
-
-def _file_name(stem: str) -> str:
-    """Return a safe file name, which cannot leave the folder."""
-    return re.sub(r"[^\w.\- ]", "_", stem).lstrip(". ")[:200] or "metrics"
 
 
 def _iso(seconds: float) -> str:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from stepscope.watcher.machine import LocalMachine, MachineSample
 
-LOG_DIR = "gpu_logs"
-"""Folder of the files, below the working directory."""
 HISTORY = 300
 """Samples kept: five minutes at one per second."""
 PATIENCE = 5
@@ -43,7 +41,7 @@ class GPUMonitor(MachineMonitor):
         gpu_index: int = 0,
         sample_interval: float = 1.0,
         history_size: int = HISTORY,
-        log_dir: str | os.PathLike[str] | None = LOG_DIR,
+        log_dir: str | os.PathLike[str] | None = "gpu_logs",
         *,
         rotation: Rotation | None = None,
         make_machine: Callable[[float], LocalMachine] = whole_machine,
@@ -51,14 +49,8 @@ class GPUMonitor(MachineMonitor):
     ) -> None:
         """Prepare; nothing starts and nothing is written.
 
-        Args:
-            gpu_index: the driver's number of the GPU.
-            sample_interval: seconds, at least 0.1.
-            history_size: samples kept in memory.
-            log_dir: folder for `gpu_metrics_*.jsonl` and `system_metrics_*.jsonl`; None: no files.
-            rotation: when a new file begins, and how many are kept.
-            make_machine: returns the machine to sample.
-            clock: wall clock and monotonic clock.
+        `gpu_index` is the driver's number of the GPU. The interval is at least 0.1 s. `gpu_metrics_*.jsonl` and
+        `system_metrics_*.jsonl` go to `log_dir`; None turns them off.
         """
         self.gpu_index = int(gpu_index)
         self.log_dir = log_dir
@@ -85,9 +77,9 @@ class GPUMonitor(MachineMonitor):
 
     def get_current_metrics(self) -> dict[str, Any]:
         """Return the newest sample as a row of `gpu_metrics_*.jsonl`; {} if the GPU has not answered for 10 s."""
-        latest, history = self._thread.latest, self.get_history()
+        latest = self._thread.latest
         known = latest is not None and self.gpu_index in gpu_indices(latest.values)
-        return dict(history[-1]) if known and history else {}
+        return dict(self._history[-1]) if known and self._history else {}
 
     def get_history(self) -> list[dict[str, Any]]:
         """Return the newest samples of the GPU, at most `history_size`, oldest first."""
@@ -95,14 +87,14 @@ class GPUMonitor(MachineMonitor):
 
     def get_summary(self) -> dict[str, Any]:
         """Return mean, min and max of every figure over all samples; without a GPU, the reason."""
-        statistics, span = self._statistics, self._span
+        span = self._span
         summary: dict[str, Any] = {
             "gpu_index": self.gpu_index,
             "available": self.is_available,
             "samples": self._thread.samples,
             "duration_seconds": 0.0 if span is None else (span[1] - span[0]) / 1e9,
         }
-        for name, figures in statistics.items():
+        for name, figures in self._statistics.items():
             if figures.count:
                 summary[name] = {"mean": figures.mean, "min": figures.minimum, "max": figures.maximum}
         if not self.is_available:
@@ -117,8 +109,8 @@ class GPUMonitor(MachineMonitor):
         self._count({**{name: host[name] for name in HOST}, **(row or {})})
         if row is not None:
             self._history.append(row)
-        elif self.gpu_index not in self._indices:
-            self._miss()
+        elif self.gpu_index not in self._indices and (self._gpu_reasons() or self._thread.samples >= PATIENCE):
+            self.notices.say("gpu", f"cannot sample GPU {self.gpu_index}: {self._reason()}; the training goes on")
         self._write([] if row is None else [row], host)
 
     def _count(self, row: Mapping[str, object]) -> None:
@@ -129,17 +121,12 @@ class GPUMonitor(MachineMonitor):
                 figures.add(float(value))
         self._statistics = statistics  # replaced as a whole: a reader never sees half a sample
 
-    def _miss(self) -> None:
-        if self._gpu_reasons() or self._thread.samples >= PATIENCE:
-            self.notices.say("gpu", f"cannot sample GPU {self.gpu_index}: {self._reason()}; the training goes on")
-
     def _gpu_reasons(self) -> list[str]:
         absent = self._thread.absent
         return [why for what, why in absent.items() if what in {"gpu", "nvidia"} or what.startswith("gpu/*")]
 
     def _reason(self) -> str:
-        reasons = self._gpu_reasons()
-        if reasons:
+        if reasons := self._gpu_reasons():
             return reasons[0]
         if self._indices:
             return f"this machine has GPUs {', '.join(map(str, self._indices))}; give one of them as gpu_index"

@@ -6,7 +6,7 @@ import atexit
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from stepscope.trackers.metrics.custom_metrics import CustomMetrics
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from stepscope.trackers.logged_run import LoggedRun
     from stepscope.trackers.monitor.training_metrics import TrainingMetrics
 
 WAIT_SECONDS = 0.02
@@ -23,50 +24,34 @@ STOP_SECONDS = 0.2
 """How long `stop` waits for the flushing thread."""
 
 
-class Recorder(Protocol):
-    """What a collector needs of a run."""
-
-    def log(self, values: dict[str, Any], step: int | None = None) -> object:
-        """Record values at a step."""
-
-
 class MetricsCollector:
     """Buffer the metrics of steps and write them to a run.
 
-    The buffer is written when it holds `buffer_size` steps, when `flush_interval` seconds have passed since it was, and
-    on `stop`. A buffered step is lost if the process is killed, and the run's own time is that of the flush (each row
-    therefore carries `timestamp`); `buffer_size=1` writes each step at once. Without a run the newest `buffer_size`
-    steps are kept. Safe to use from several threads.
+    A buffered step is lost if the process is killed, and its time in the run is that of the flush (each row therefore
+    has a `timestamp`); `buffer_size=1` writes each step at once. Without a run the newest `buffer_size` steps are kept.
+    Safe to use from several threads.
     """
 
     def __init__(
         self,
-        run: Recorder | None = None,
+        run: LoggedRun | None = None,
         *,
         buffer_size: int = 1000,
         flush_interval: float = 10.0,
         custom_metrics: Mapping[str, Callable[..., object]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write to `run`, in batches of `buffer_size` steps, every `flush_interval` seconds at the latest.
+        """Write to `run`, which may be set later, in batches of `buffer_size` steps.
 
-        Args:
-            run: where to; may be set later.
-            buffer_size: steps, at least 1.
-            flush_interval: seconds; 0 or less means at every step.
-            custom_metrics: functions called once per step, by the name of their metric.
-            clock: seconds that only go up.
+        The buffer is written every `flush_interval` seconds at the latest; 0 or less means at every step. The functions
+        in `custom_metrics` are called once per step.
         """
         self.run = run
         self.buffer_size = max(1, int(buffer_size))
         self.flush_interval = float(flush_interval)
         self.custom = CustomMetrics(custom_metrics)
-        self.collected = 0
-        """Steps taken in."""
-        self.flushed = 0
-        """Steps written to the run."""
-        self.dropped = 0
-        """Steps dropped: the buffer was full without a run, or another thread held the lock."""
+        self.collected, self.flushed, self.dropped = 0, 0, 0
+        """Steps taken in; written to the run; dropped because there is no run or another thread held the lock."""
         self._clock = clock
         self._last_flush = clock()
         self._buffer: deque[TrainingMetrics] = deque()
@@ -79,12 +64,10 @@ class MetricsCollector:
         return len(self._buffer)
 
     def __enter__(self) -> Self:
-        """Start."""
         self.start()
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """Stop, whatever happened."""
         self.stop()
 
     def collect(self, metrics: TrainingMetrics) -> TrainingMetrics:
@@ -148,13 +131,12 @@ class MetricsCollector:
         self._last_flush = self._clock()
         if self.run is None:
             return 0
-        written = 0
+        written = len(self._buffer)
         while self._buffer:
             metrics = self._buffer.popleft()
             values = metrics.to_run()
             if self.buffer_size > 1 and metrics.timestamp is not None:
                 values["timestamp"] = metrics.timestamp
             self.run.log(values, step=metrics.step)
-            written += 1
         self.flushed += written
         return written

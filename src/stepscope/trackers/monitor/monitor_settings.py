@@ -1,4 +1,4 @@
-"""What a training monitor takes from its configuration, and how it starts a run of its own."""
+"""The settings of a training monitor, and the start of its own run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stepscope.core.config import Config, load, load_or_default
 from stepscope.core.errors import UsageError
@@ -14,19 +14,10 @@ from stepscope.core.identity import Distributed, place_of
 
 if TYPE_CHECKING:
     from stepscope.recorder.complaints import Complaints
+    from stepscope.trackers.logged_run import MonitoredRun
 
 ConfigSource: TypeAlias = Mapping[str, object] | str | os.PathLike[str]
 """Settings in any accepted spelling, or the path of a YAML file with them."""
-
-
-class MonitoredRun(Protocol):
-    """What the monitor needs of a run."""
-
-    def log(self, values: dict[str, Any], step: int | None = None) -> object:
-        """Record values at a step."""
-
-    def finish(self, error: BaseException | None = None) -> object:
-        """End the run, as failed if there is an error."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +25,9 @@ class MonitorSettings:
     """The settings that were given, checked, by the path of their key."""
 
     given: Mapping[str, object] = field(default_factory=dict)
-    """Only what was given: other sources of `init` keep their say in the rest."""
+    """Only what was given: other sources of `init` decide the rest."""
     remarks: tuple[str, ...] = ()
-    """What people should know about them; a run started with them says it too."""
+    """Remarks about them for people; a run that starts with them prints these itself."""
 
     @property
     def tensorboard_dir(self) -> str | None:
@@ -52,8 +43,7 @@ class MonitorSettings:
         """Begin a run with these settings; it becomes the current one of the process."""
         from stepscope.session.opening import init
 
-        settings: dict[str, Any] = dict(self.given)
-        return init(**settings)
+        return init(**dict[str, Any](self.given))
 
 
 def read_settings(config: ConfigSource | None, notices: Complaints) -> MonitorSettings:
@@ -70,6 +60,6 @@ def read_settings(config: ConfigSource | None, notices: Complaints) -> MonitorSe
 
 
 def _explicit(config: Config, said: int = 0) -> MonitorSettings:
-    """Return what was given: neither defaults nor what follows from other settings; the last remarks may be said."""
+    """Return the given settings without defaults and implied ones, and the remarks but the last `said`."""
     given = {path: config.get(path) for path, source in config.sources.items() if not source.startswith("implied by ")}
     return MonitorSettings(given, config.notices[: len(config.notices) - said])

@@ -59,7 +59,7 @@ class RealTimeMonitor(MachineMonitor):
             training_monitor: the source of the loss; without one set `current_loss`.
             storage: a function called with every sample, or a folder for `monitoring_metrics_*.jsonl`.
             baseline_metrics: the baseline; by default the first sample after the warm-up.
-            warmup_samples: first samples, which are neither checked nor become the baseline.
+            warmup_samples: number of first samples that are neither checked nor become the baseline.
             make_machine: returns the machine to sample.
             resources: reads the CPU usage.
             now: returns seconds since 1970.
@@ -76,7 +76,7 @@ class RealTimeMonitor(MachineMonitor):
         """The newest samples."""
         self._storage, self._file = storage, None if storage is None or callable(storage) else JsonLines(storage, FILE)
         self._warmup = max(0, int(warmup_samples))
-        self._make_machine, self._now, self._stream = make_machine, now, stream
+        self._now, self._stream = now, stream
         self._resources = resources or Resources()
         self._values: Mapping[str, float] = {}
         self._printed = ""
@@ -95,27 +95,20 @@ class RealTimeMonitor(MachineMonitor):
         return self._thread.errors
 
     def start_monitoring(self, interval: float = 30) -> None:
-        """Start the loop in a daemon thread. A second start is harmless.
-
-        Args:
-            interval: seconds from one sample to the next.
-        """
+        """Start the loop in a daemon thread, with a sample every `interval` seconds. A second start is harmless."""
         if not self.is_monitoring:
             self._thread.interval = max(0.001, interval)
             self._thread.start()
 
-    def look(self, machine: LocalMachine) -> None:
-        """Sample the machine once; check, send and keep the sample."""
-        self._add(machine.look())
-
     def _add(self, sample: MachineSample) -> None:
+        """Check, send and keep a sample of the machine."""
         self._values = sample.values
         metrics = self._get_current_metrics()
         speed = self._get_training_speed()
         if speed is not None:
             metrics["training_speed"] = speed
         try:
-            self._judge(metrics)
+            self._check(metrics)
         finally:
             self._log_metrics(metrics)
 
@@ -137,7 +130,7 @@ class RealTimeMonitor(MachineMonitor):
 
     def _get_gpu_memory(self) -> dict[str, dict[str, float]]:
         """Return MiB by `gpu_<i>`: used and total of the device, and torch's allocator; {} without a GPU."""
-        by_name = {name: dict(figures) for name, figures in allocator_memory().items()}
+        by_name = allocator_memory()
         cards: dict[int, dict[str, float]] = {}
         for name, value in self._values.items():
             parts = name.split("/")
@@ -164,7 +157,7 @@ class RealTimeMonitor(MachineMonitor):
             return None
         return (self._steps[1] - seen[1]) / (self._steps[0] - seen[0])
 
-    def _judge(self, metrics: Metrics) -> None:
+    def _check(self, metrics: Metrics) -> None:
         """Set the baseline if there is none; compare the sample with it and send the alerts."""
         if self._warmup:
             self._warmup -= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.vocabulary import GIB, MIB
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from stepscope.samplers.sampler import Sampler
 
 FIRST_SECONDS = 0.05
-"""How long the first call waits, and the shortest time between two measurements, since a share of time needs a span."""
+"""How long the first call waits, and the shortest time between two measurements of the processor."""
 
 
 class Resources:
-    """Reads processor and memory; the share of processor time is that since the call before."""
+    """Reads processor and memory; processor time is measured since the previous call."""
 
     def __init__(
         self,
@@ -31,14 +32,7 @@ class Resources:
         now: Callable[[], int] = time.monotonic_ns,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Prepare; nothing is read before the first call.
-
-        Args:
-            samplers: returns the sources of processor and memory.
-            modules: loaded modules by name; torch is used if it is among them, and never imported.
-            now: monotonic time in ns.
-            sleep: waits so many seconds.
-        """
+        """Prepare; nothing is read before the first call. torch is used if it is in `modules`, and never imported."""
         self._make, self._modules, self._now, self._sleep = samplers, modules, now, sleep
         self._samplers: Sequence[Sampler] | None = None
         self._values: dict[str, float] = {}
@@ -54,10 +48,10 @@ class Resources:
             self._sample()
         values = self._values
         return {
-            "cpu_percent": 100.0 * values.get("cpu/usage_ratio", float("nan")),
+            "cpu_percent": 100.0 * values.get("cpu/usage_ratio", nan),
             "cpu_count": os.cpu_count(),
-            "memory_percent": 100.0 * values.get("memory/used_ratio", float("nan")),
-            "memory_available_gb": values.get("memory/available_bytes", float("nan")) / GIB,
+            "memory_percent": 100.0 * values.get("memory/used_ratio", nan),
+            "memory_available_gb": values.get("memory/available_bytes", nan) / GIB,
             "gpu_metrics": allocator_memory(self._modules),
         }
 
@@ -66,7 +60,7 @@ class Resources:
         for sampler in self._samplers or ():
             try:
                 self._values.update(sampler.sample(self._read_at))
-            except (OSError, ValueError):  # a source that is not there: its figures stay NaN, which says so
+            except (OSError, ValueError):  # this machine does not have the source: its figures stay NaN
                 continue
 
 
@@ -76,32 +70,26 @@ SHARED = Resources()
 def monitor_resources() -> dict[str, Any]:
     """Return the current resource use of the machine and of the torch allocator.
 
-    `cpu_percent` is over the time since the call before (the first call waits 50 ms, no other waits), `memory_percent`
-    is of the memory that this process may have, `memory_available_gb` in GiB. `gpu_metrics` has `memory_allocated`,
-    `memory_reserved` and `max_memory_allocated` in MiB by `gpu_<i>`; it is empty unless this process has loaded torch
-    and uses CUDA already. A figure that this system does not tell is NaN.
+    `cpu_percent` is over the time since the previous call (only the first call waits, 50 ms), `memory_percent` is of
+    the memory that this process may use, `memory_available_gb` is in GiB. `gpu_metrics` has `memory_allocated`,
+    `memory_reserved` and `max_memory_allocated` in MiB by `gpu_<i>`; it is empty unless this process already uses CUDA
+    through torch. An unknown figure is NaN.
     """
     return SHARED.read()
 
 
 def allocator_memory(modules: Mapping[str, Any] = sys.modules) -> dict[str, dict[str, float]]:
-    """Return what torch's allocator has of each GPU, in MiB; empty if this process does not use CUDA.
+    """Return what torch's allocator holds on each GPU, in MiB; empty if this process does not use CUDA.
 
-    Reads counters in host memory: no device is waited for, and neither torch nor CUDA is started by it.
-
-    Args:
-        modules: loaded modules by name.
+    Reads counters in host memory: no device is waited for, and neither torch nor CUDA is started.
     """
     cuda = used_cuda(modules)
+    if cuda is None:
+        return {}
+    names = ("memory_allocated", "memory_reserved", "max_memory_allocated")
     try:
-        if cuda is None:
-            return {}
         return {
-            f"gpu_{index}": {
-                "memory_allocated": cuda.memory_allocated(index) / MIB,
-                "memory_reserved": cuda.memory_reserved(index) / MIB,
-                "max_memory_allocated": cuda.max_memory_allocated(index) / MIB,
-            }
+            f"gpu_{index}": {name: getattr(cuda, name)(index) / MIB for name in names}
             for index in range(cuda.device_count())
         }
     except (RuntimeError, AttributeError, AssertionError):  # half-imported, built without CUDA, or a device that failed

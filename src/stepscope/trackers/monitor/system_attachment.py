@@ -1,4 +1,4 @@
-"""The system monitor of a training monitor: starts and stops with it, and hands over each new sample once."""
+"""The system monitor of a training monitor: it starts and stops with the training, and yields each new sample once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stepscope.recorder.complaints import Complaints
 
-TIME = "timestamp"
-
 
 class SystemAttachment:
-    """Holds a SystemMonitor, or whatever the user has that has some of its methods; nothing it does raises."""
+    """Holds a SystemMonitor, or an object of the user's with some of its methods; nothing here raises."""
 
     def __init__(self, notices: Complaints) -> None:
-        """Hold nothing; `notices` tells people what goes wrong."""
+        """Hold nothing; problems are reported to `notices`."""
         self._notices = notices
         self.part: Any = None
         self._seen: object = None
@@ -30,7 +28,7 @@ class SystemAttachment:
     def start(self) -> None:
         """Start the part, unless that was done or it samples already."""
         if not self._running and not getattr(self.part, "is_monitoring", False):
-            self._running = self._call("start_monitoring")
+            self._running = self._call("start_monitoring")[0]
 
     def stop(self) -> None:
         """Stop the part, if it was started here."""
@@ -40,22 +38,18 @@ class SystemAttachment:
 
     def fresh(self) -> dict[str, float]:
         """Return the figures of the newest sample, once; {} until there is another."""
-        answer: list[Any] = []
-        if self.part is None or not self._call("get_current_metrics", answer) or not isinstance(answer[0], dict):
+        result = None if self.part is None else self._call("get_current_metrics")[1]
+        sample = dict(result) if isinstance(result, dict) else {}
+        time = sample.pop("timestamp", None)
+        if not sample or (time is not None and time == self._seen):
             return {}
-        sample = dict(answer[0])
-        moment = sample.pop(TIME, None)
-        if not sample or (moment is not None and moment == self._seen):
-            return {}
-        self._seen = moment
+        self._seen = time
         return sample
 
-    def _call(self, method: str, answer: list[Any] | None = None) -> bool:
+    def _call(self, method: str) -> tuple[bool, Any]:
+        """Call a method that the part may have; return whether that worked, and the result."""
         call = getattr(self.part, method, None)
-        if call is None:
-            return False
-        with self._notices.shield(f"system {method}", f"call system_monitor.{method}()") as shield:
-            result = call()
-            if answer is not None:
-                answer.append(result)
-        return not shield.failed
+        if call is not None:
+            with self._notices.shield(f"system {method}", f"call system_monitor.{method}()"):
+                return True, call()
+        return False, None

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from stepscope.core.vocabulary import MIB
-from stepscope.exporters.files.monitor_rows import percent
+from stepscope.exporters.files.monitor_rows import PERCENT, SYSTEM_FIELDS, percent
 from stepscope.trackers.monitor.machine_monitor import SHORTEST, MachineMonitor
 from stepscope.watcher.machine_thread import MachineThread, local_machine
 
@@ -16,36 +16,30 @@ if TYPE_CHECKING:
     from stepscope.watcher.machine import LocalMachine, MachineSample
 
 FIELDS = {
-    "cpu_usage_percent": ("cpu/usage_ratio", 100.0),
-    "memory_usage_percent": ("memory/used_ratio", 100.0),
-    "gpu_utilization": ("gpu/mean_utilization_ratio", 100.0),
+    **{name: SYSTEM_FIELDS[name] for name in ("cpu_usage_percent", "memory_usage_percent")},
+    "gpu_utilization": ("gpu/mean_utilization_ratio", PERCENT),
     "gpu_memory_mb": ("gpu/sum_memory_used_bytes", 1 / MIB),
     "gpu_temperature": ("gpu/max_temperature_celsius", 1.0),
     "gpu_power_watts": ("gpu/sum_power_watts", 1.0),
-    "disk_read_mb_s": ("disk/read_bytes_per_second", 1 / MIB),
-    "disk_write_mb_s": ("disk/write_bytes_per_second", 1 / MIB),
-    "network_received_mb_s": ("network/received_bytes_per_second", 1 / MIB),
-    "network_sent_mb_s": ("network/sent_bytes_per_second", 1 / MIB),
+    **{name: place for name, place in SYSTEM_FIELDS.items() if name.endswith("_mb_s")},
 }
 """The canonical metric behind each name, and the factor to its unit. Several GPUs give their mean, sum, max, sum."""
 
 
 def system_metrics(values: Mapping[str, float]) -> dict[str, float]:
     """Return the values under the names and in the units of FIELDS; unknown ones are left out."""
-    found = {}
-    for field, (name, factor) in FIELDS.items():
-        value = values.get(name)
-        if value is not None:
-            cut = percent(value) if name.endswith("_ratio") else value * factor
-            found[field] = value * factor if cut is None else cut
-    return found
+    return {
+        field: percent(values[name]) if factor == PERCENT else values[name] * factor
+        for field, (name, factor) in FIELDS.items()
+        if name in values
+    }
 
 
 class SystemMonitor(MachineMonitor):
     """Sample the machine every `update_interval` seconds, in a daemon thread; works without a GPU.
 
-    Assigned to `TrainingMonitor.system_monitor` it starts and stops with the training, and its figures are kept with
-    those of the steps.
+    Assign it to `TrainingMonitor.system_monitor`, and it starts and stops with the training, and its figures are kept
+    with those of the steps.
     """
 
     def __init__(
@@ -55,13 +49,7 @@ class SystemMonitor(MachineMonitor):
         history_size: int = 720,
         make_machine: Callable[[float], LocalMachine] = local_machine,
     ) -> None:
-        """Prepare; nothing starts.
-
-        Args:
-            update_interval: seconds, at least 0.1.
-            history_size: samples kept.
-            make_machine: returns the machine to sample.
-        """
+        """Prepare; nothing starts. The interval is at least 0.1 s; the newest `history_size` samples are kept."""
         self.update_interval = float(update_interval)
         self._history: deque[dict[str, float]] = deque(maxlen=max(1, int(history_size)))
         interval = max(SHORTEST, self.update_interval)

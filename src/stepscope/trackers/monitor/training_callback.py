@@ -11,14 +11,14 @@ from stepscope.exporters.files.jsonl_log import JsonLines
 from stepscope.exporters.files.monitor_rows import training_row
 from stepscope.recorder.device import DeviceError, DeviceValues, on_device
 from stepscope.trackers.line_queue import LineQueue
-from stepscope.trackers.metrics.scalar import DeviceScalar, host_number, scalar_of
+from stepscope.trackers.metrics.scalar import DeviceScalar, scalar_of
 from stepscope.trackers.monitor.resources import allocator_memory
 from stepscope.trackers.monitor.training_metrics import TrainingMetrics
 
 if TYPE_CHECKING:
     from stepscope.recorder.device import Arriving
+    from stepscope.trackers.logged_run import LoggedRun
     from stepscope.trackers.monitor.gpu_monitor import GPUMonitor
-    from stepscope.trackers.monitor.metrics_collector import Recorder
 
 FIELDS = {"lr": "learning_rate", "grad_norm": "gradient_norm", "throughput": "throughput_samples_per_sec"}
 """Arguments whose field in the file is called otherwise."""
@@ -31,13 +31,13 @@ class TrainingMonitorCallback:
     method raises into the training or waits for a device or a disk: rows are written by a thread, as they come.
     """
 
-    def __init__(self, gpu_monitor: GPUMonitor, *, run: Recorder | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, gpu_monitor: GPUMonitor, *, run: LoggedRun | None = None, clock: Clock | None = None) -> None:
         """Prepare; nothing starts.
 
         Args:
-            gpu_monitor: started and stopped with the training, unless it runs already; its folder takes the file.
+            gpu_monitor: started and stopped with the training, unless it runs already; the file goes to its folder.
             run: where steps are recorded too; the current run of the process by default.
-            clock: both clocks.
+            clock: wall clock and monotonic clock.
         """
         self.gpu_monitor = gpu_monitor
         self.steps = 0
@@ -74,16 +74,10 @@ class TrainingMonitorCallback:
         throughput: Any = None,
         **more: Any,
     ) -> None:
-        """Record one step. Each value is a number or a one-element tensor.
+        """Record one step. Each value is a number or a one-element tensor; `throughput` is in samples per second.
 
-        Args:
-            step: index.
-            epoch: with its fraction.
-            loss: of the step.
-            lr: learning rate; `learning_rate` in the file.
-            grad_norm: `gradient_norm` in the file.
-            throughput: samples per second; `throughput_samples_per_sec` in the file.
-            more: further values, under their own names; a field of the file may be given by its name.
+        FIELDS has the names in the file that differ. Further values are written under their own names; a field of the
+        file may also be given by its name.
         """
         self.step_seconds = None
         if self._begun is not None:
@@ -96,7 +90,7 @@ class TrainingMonitorCallback:
         self._keep(step, values)
 
     def on_train_end(self) -> None:
-        """Write what waits, and stop the GPU monitor if the callback has started it."""
+        """Write the queued rows, and stop the GPU monitor if the callback has started it."""
         if self._lines is not None:
             self._lines.close()
         if self._started_monitor:
@@ -116,21 +110,14 @@ class TrainingMonitorCallback:
         if self._run is None:
             return
         known = {canonical(name) if name in FIELDS.values() else name: value for name, value in values.items()}
-        metrics = TrainingMetrics(
-            step=step,
-            epoch=known.pop("epoch", None),
-            loss=known.pop("loss", None),
-            learning_rate=known.pop("learning_rate", None),
-            grad_norm=known.pop("grad_norm", None),
-            batch_time=self.step_seconds,
-            custom=known,
-        )
+        own = {name: known.pop(name, None) for name in ("epoch", "loss", "learning_rate", "grad_norm")}
+        metrics = TrainingMetrics(step=step, **own, batch_time=self.step_seconds, custom=known)
         self._run.log(metrics.to_run(), step=step)
 
     def _keep(self, step: int, values: dict[str, Any]) -> None:
         """Keep the step in memory and hand it to the file."""
         row: dict[str, object] = {"step": step}
-        later: dict[str, Arriving] = {}
+        later: dict[str, Arriving | DeviceScalar] = {}
         for name, value in values.items():
             number = self._taken(name, value)
             if number is None or isinstance(number, (int, float)):
@@ -154,7 +141,7 @@ class TrainingMonitorCallback:
             )
         return self._lines
 
-    def _taken(self, name: str, value: object) -> float | Arriving | None:
+    def _taken(self, name: str, value: object) -> float | Arriving | DeviceScalar | None:
         """Return a number, or one that is on its way; None for an invalid value, which is reported once."""
         if value is None:
             return None
@@ -166,25 +153,10 @@ class TrainingMonitorCallback:
         if number is None:
             cause = f"a {type(value).__name__} is not one number; give a number or a one-element tensor"
             self.gpu_monitor.notices.say(f"value {name}", f"cannot write {name} to the file: {cause}")
-        return _Copied(number) if isinstance(number, DeviceScalar) else number
+        return number
 
 
-class _Copied:
-    """A copy on a device whose framework does not say when it is ready; the writing thread waits for it."""
-
-    def __init__(self, scalar: DeviceScalar) -> None:
-        self._scalar = scalar
-
-    def ready(self) -> bool:
-        """Return True: the reading thread may wait."""
-        return True
-
-    def read(self) -> float:
-        """Wait for the device and return the value."""
-        return host_number(self._scalar.tensor)
-
-
-def _current_run() -> Recorder | None:
+def _current_run() -> LoggedRun | None:
     """Return the run that this process records, if it records one."""
     from stepscope.session.current import CURRENT
 

@@ -7,12 +7,18 @@ from typing import cast
 
 from stepscope.trackers.metrics.scalar import host_number
 
-_RECORDED = {
-    **{name: name for name in ("epoch", "loss", "accuracy", "learning_rate", "grad_norm", "grad_norm_clipped")},
-    "batch_time": "step_seconds",
-    **{name: name for name in ("cpu_memory_mb", "gpu_memory_mb")},
-}
-"""The metric name of each field in a run: the field's own name, so that it is always found."""
+_OWN = (
+    "epoch",
+    "loss",
+    "accuracy",
+    "learning_rate",
+    "grad_norm",
+    "grad_norm_clipped",
+    "cpu_memory_mb",
+    "gpu_memory_mb",
+)
+_RECORDED = {**{name: name for name in _OWN}, "batch_time": "step_seconds"}
+"""The metric name of each field in a run."""
 
 
 @dataclass
@@ -59,13 +65,10 @@ class TrainingMetrics:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return the known values under compatible names and units, including custom metrics.
-
-        Waits for values that are on a device.
-        """
+        """Return the known values, with custom metrics, under compatible names and units. Waits for a device."""
         own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "custom"}
         merged = {**self.custom, **{name: value for name, value in own.items() if value is not None}}
-        return {name: _plain(value) for name, value in merged.items()}
+        return {name: host_number(value) if hasattr(value, "item") else value for name, value in merged.items()}
 
     def to_run(self) -> dict[str, object]:
         """Return the values as a run records them, under the names they were given; device tensors as they are."""
@@ -73,8 +76,3 @@ class TrainingMetrics:
         recorded = {name: value for name, value in self.custom.items() if value is not None}
         recorded |= {name: own[field_name] for field_name, name in _RECORDED.items() if own[field_name] is not None}
         return recorded
-
-
-def _plain(value: object) -> object:
-    """Return a tensor's number as a Python one, anything else as it is."""
-    return host_number(value) if hasattr(value, "item") else value

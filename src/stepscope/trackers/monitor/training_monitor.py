@@ -13,12 +13,12 @@ from stepscope.core.names import clean
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.alerting.alert_system import AlertSystem
 from stepscope.trackers.metrics.custom_metrics import CustomMetrics
+from stepscope.trackers.metrics.recent_values import RecentValues
 from stepscope.trackers.metrics.scalar import DeviceScalar, scalar_of
-from stepscope.trackers.metrics.series import Series
 from stepscope.trackers.monitor.monitor_settings import MonitorSettings, read_settings
 from stepscope.trackers.monitor.system_attachment import SystemAttachment
 from stepscope.trackers.monitor.training_metrics import TrainingMetrics
-from stepscope.trackers.profiling.gradient_watch import GradientWatch, Taken
+from stepscope.trackers.profiling.gradient_watch import GradientNorms, GradientWatch
 from stepscope.trackers.profiling.step_memory import StepMemory
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from stepscope.trackers.monitor.monitor_settings import ConfigSource, MonitoredRun
+    from stepscope.trackers.logged_run import MonitoredRun
+    from stepscope.trackers.monitor.monitor_settings import ConfigSource
 
 _KEPT = ("step", "loss", "accuracy", "learning_rate", "grad_norm", "batch_time", "timestamp")
 FLUSH_SECONDS = 0.2
@@ -63,7 +64,7 @@ class TrainingMonitor:
             clock: wall clock and monotonic clock.
         """
         self.notices = Complaints()
-        self._metrics: defaultdict[str, Series] = defaultdict(Series)
+        self._metrics: defaultdict[str, RecentValues] = defaultdict(RecentValues)
         self._clock = clock or Clock()
         self.start_time = self._clock.wall_ns() / 1e9
         self._settings = read_settings(config, self.notices)
@@ -102,7 +103,7 @@ class TrainingMonitor:
         self._system.put(part, start=self._run is not None)
 
     @property
-    def metrics(self) -> defaultdict[str, Series]:
+    def metrics(self) -> defaultdict[str, RecentValues]:
         """The newest 10 000 values of each metric, as lists. Waits for values that are still on a device."""
         for series in list(self._metrics.values()):
             series.settle()
@@ -194,7 +195,7 @@ class TrainingMonitor:
         now = self._clock.monotonic_ns()
         batch_time = None if self._last_end is None else (now - self._last_end) / 1e9
         self._last_end = now
-        norms = Taken() if self._gradients is None else self._gradients.take(model, optimizer)
+        norms = GradientNorms() if self._gradients is None else self._gradients.take(model, optimizer)
         layers = {f"grad_norm/{name}": norm for name, norm in norms.layers.items()}
         metrics = TrainingMetrics(
             step=step,

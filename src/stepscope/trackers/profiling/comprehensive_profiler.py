@@ -41,16 +41,9 @@ class ComprehensiveProfiler:
         clock: Callable[[], float] = time.perf_counter,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Profile a device: its number, "cuda:1", a torch.device, or "cpu".
+        """Profile a device: its number, "cuda:1", a torch.device, or "cpu"; see `GPUMemoryProfiler`.
 
-        Args:
-            device: the device to measure; without a GPU the memory of this process is measured.
-            window_size: iterations that the current throughput is taken over.
-            memory: measures memory.
-            timer: times the iterations.
-            throughput: counts samples and tokens.
-            clock: returns seconds, monotonic.
-            wall: returns seconds since 1970 UTC.
+        The current throughput is over the last `window_size` iterations. Parts that are not given are made.
         """
         self.device = device
         self.memory = memory or GPUMemoryProfiler(device)
@@ -80,8 +73,7 @@ class ComprehensiveProfiler:
         now = self._clock()
         seconds = math.nan
         if self._open:
-            seconds = self.timer.stop(ITERATION)
-            self._open = False
+            seconds, self._open = self.timer.stop(ITERATION), False
             self._iterations += 1
         else:
             self._notices.say("end", "cannot time an iteration: it was not started; call start_iteration() before it")
@@ -101,7 +93,6 @@ class ComprehensiveProfiler:
     def get_summary(self) -> dict[str, Any]:
         """Return all figures as they are exported; unknown ones are NaN or None."""
         memory, lasted = self.memory, 0.0 if self._began is None else self._clock() - self._began
-        leak = memory.trend(ITERATION)
         return {
             "timestamp": datetime.fromtimestamp(self._wall(), timezone.utc).isoformat(timespec="seconds"),
             "device": self.device if isinstance(self.device, int) else str(self.device),
@@ -111,7 +102,7 @@ class ComprehensiveProfiler:
                 "baseline_gb": memory.baseline_gb,
                 "source": memory.source,
                 "unit": "GiB",
-                "trend": leak.facts(),
+                "trend": memory.trend(ITERATION).facts(),
             },
             "timing": self.timer.get_summary(),
             "throughput": self.throughput.get_average_throughput(),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.series.leak import MemoryTrend
 
 KEPT = 10_000
-"""Measurements kept per label; of more, every other one is dropped, and then only every other new one is kept."""
+"""Measurements kept per label; when there are more, every second one is dropped, and only every second is added."""
 MAX_LABELS = 100
 PROCESS = "process"
 _STATS = {
@@ -61,8 +61,8 @@ class LeakReport:
 class GPUMemoryProfiler:
     """Measure the memory of torch's allocator on a GPU; without a GPU the resident memory of this process.
 
-    Reads counters on the host: no device is waited for. Measurements with the same label should be taken at the same
-    point of the step, since slopes are judged by label. GB means GiB (2**30 bytes).
+    Reads counters on the host: no device is waited for. Take measurements with the same label at the same point of the
+    step, since slopes are tested by label. GB means GiB (2**30 bytes).
     """
 
     def __init__(
@@ -75,11 +75,8 @@ class GPUMemoryProfiler:
     ) -> None:
         """Measure a device: its number, "cuda:1", a torch.device, or "cpu" for this process.
 
-        Args:
-            device: what to measure.
-            modules: loaded modules by name; torch is used if it is among them, and never imported.
-            resident: returns resident memory of this process and its peak, in bytes.
-            clock: seconds, monotonic.
+        torch is used if it is in `modules`, and never imported. `resident` returns resident memory of this process and
+        its peak, in bytes.
         """
         self.device = device
         self._modules, self._resident, self._clock = modules, resident or resident_memory, clock
@@ -138,10 +135,9 @@ class GPUMemoryProfiler:
         self._baseline = allocated if math.isfinite(allocated) else None
 
     def detect_leak(self, threshold_gb: float = 0.5) -> LeakReport:
-        """Measure, and compare with the baseline and with the measurements before.
+        """Measure, and compare with the baseline and with earlier measurements.
 
-        Args:
-            threshold_gb: GiB above the baseline that make the report true.
+        The report is true if memory is more than `threshold_gb` GiB above the baseline.
         """
         before = self.baseline_gb
         used = self.measure("detect_leak")["allocated_gb"]

@@ -28,7 +28,7 @@ MOST_LAYERS = 256
 """Layers whose norms are measured; further ones are left out."""
 
 
-class Taken(NamedTuple):
+class GradientNorms(NamedTuple):
     """The norms of one step, tensors on their device; None where there is none."""
 
     norm: Any = None
@@ -59,33 +59,27 @@ class GradientWatch:
     def __init__(
         self, notices: Complaints, modules: Mapping[str, Any] = sys.modules, layers: Sequence[str] = ()
     ) -> None:
-        """Start without a model.
-
-        Args:
-            notices: reports once why a norm is unavailable.
-            modules: loaded modules by name, torch among them.
-            layers: parts of the names of layers whose norms are measured too.
-        """
+        """Start without a model; `layers` are parts of the names of layers whose norms are measured too."""
         self.unavailable = ""
         """Why the last norm is unavailable; empty if it is available."""
         self._notices, self._modules, self._parts = notices, modules, tuple(layers)
         self._model: weakref.ref[Any] | None = None
         self._optimizer: weakref.ref[Any] | None = None
-        self._taken: Taken | None = None
+        self._taken: GradientNorms | None = None
         self._clip_log = ClipLog()
         self._listens = False
         self._listen()
 
-    def take(self, model: Any, optimizer: Any = None) -> Taken:
+    def take(self, model: Any, optimizer: Any = None) -> GradientNorms:
         """Return the norms of the step that has just ended; empty if they are unavailable."""
         if model is None or not callable(getattr(model, "parameters", None)):
-            return Taken()
+            return GradientNorms()
         taken, self._taken, self.unavailable = self._taken, None, ""
         self._listen()
         self._follow(model, optimizer)
         found = self._norms(model) if taken is None else taken
         if taken is None and found.norm is not None and _is_zero_on_host(found.norm):
-            found, self.unavailable = Taken(), GONE
+            found, self.unavailable = GradientNorms(), GONE
         if found.norm is None:
             self._notices.say("grad_norm", f"cannot take the gradient norm of the model: {self.unavailable or GONE}")
             self.unavailable = self.unavailable or GONE
@@ -101,7 +95,7 @@ class GradientWatch:
         self._listens = True
         weakref.finalize(self, ClipWatch(self._clip_log, torch).close)
 
-    def _norms(self, model: Any) -> Taken:
+    def _norms(self, model: Any) -> GradientNorms:
         """Return the norms of the current gradients."""
         clips, self._clip_log.clips = self._clip_log.clips, []
         try:
@@ -110,10 +104,10 @@ class GradientWatch:
             after = self._norm(own.values(), model)
             before = self._before(clips, own, model) if clips else after
             scale = before / after if clips and before is not None and after is not None else None
-            return Taken(before, after if clips else None, self._by_layer(model, scale))
+            return GradientNorms(before, after if clips else None, self._by_layer(model, scale))
         except Exception as error:  # noqa: BLE001 - a model's own types may raise anything; the reason is reported
             self.unavailable = in_words(error, 200)
-            return Taken()
+            return GradientNorms()
 
     def _by_layer(self, model: Any, scale: Any) -> dict[str, Any]:
         """Return the norm of each tracked layer times `scale`, which undoes the clipping."""
@@ -163,8 +157,7 @@ class GradientWatch:
     def before_step(self, optimizer: Any) -> None:
         """Measure the norm, if this is the followed optimizer."""
         model = None if self._model is None else self._model()
-        followed = self._optimizer is not None and self._optimizer() is optimizer
-        if model is not None and followed:
+        if model is not None and self._optimizer is not None and self._optimizer() is optimizer:
             self._taken = self._norms(model)
 
     def _norm(self, parameters: Iterable[Any], model: Any) -> Any:

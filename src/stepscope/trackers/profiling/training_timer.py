@@ -8,10 +8,10 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from stepscope.recorder.complaints import Complaints
-from stepscope.trackers.metrics.series import Series
+from stepscope.trackers.metrics.recent_values import RecentValues
 from stepscope.trackers.metrics.statistics import summarise
 
 if TYPE_CHECKING:
@@ -23,17 +23,6 @@ KEPT = 10_000
 """Values per name that percentiles are taken from."""
 MAX_NAMES, MAX_OPEN, MAX_PENDING = 1000, 100, 4096
 """Limits: names, open timings of one name in one thread, and timings whose GPU events have not been read."""
-
-
-class _Open(NamedTuple):
-    began: float
-    event: Any
-
-
-class _Pending(NamedTuple):
-    name: str
-    first: Any
-    last: Any
 
 
 class TrainingTimer:
@@ -57,11 +46,8 @@ class TrainingTimer:
     ) -> None:
         """Time work on a device: its number, "cuda:1", a torch.device, or "cpu".
 
-        Args:
-            device: the device to time.
-            mode: "events", "sync" or "host" (the host's clock only).
-            clock: returns seconds, monotonic.
-            modules: loaded modules by name; torch is used if it is among them, and never imported.
+        `mode` is "events", "sync" or "host" (the host's clock only). torch is used if it is in `modules`, and never
+        imported.
         """
         self.device, self._clock, self._modules = device, clock, modules
         self._kind = "cuda" if isinstance(device, int) else str(device).partition(":")[0]
@@ -74,10 +60,12 @@ class TrainingTimer:
             self._notices.say("mode", f"cannot time by {mode!r}: it is not a mode; events are used")
             mode = EVENTS
         self.mode = mode
-        self._open: dict[tuple[int, str], list[_Open]] = {}
-        self._host: dict[str, Series] = {}
-        self._device: dict[str, Series] = {}
-        self._pending: deque[_Pending] = deque()
+        self._open: dict[tuple[int, str], list[tuple[float, Any]]] = {}
+        """Beginning and GPU event of each open timing, by thread and name."""
+        self._host: dict[str, RecentValues] = {}
+        self._device: dict[str, RecentValues] = {}
+        self._pending: deque[tuple[str, Any, Any]] = deque()
+        """Name and GPU events of timings that have not been read."""
         self._spares: list[Any] = []
         self.dropped = 0
         """GPU timings dropped because they were not read in time."""
@@ -90,7 +78,7 @@ class TrainingTimer:
             return
         if self.mode == SYNC:
             self._synchronize()
-        stack.append(_Open(self._clock(), self._mark()))
+        stack.append((self._clock(), self._mark()))
 
     def stop(self, name: str) -> float:
         """End the timing started last; return its seconds on the host's clock, NaN if there is none."""
@@ -100,13 +88,16 @@ class TrainingTimer:
             return math.nan
         if self.mode == SYNC:
             self._synchronize()
-        seconds = self._clock() - stack[-1].began
-        first = stack.pop().event
+        began, first = stack.pop()
+        seconds = self._clock() - began
         self._of(self._host, name).append(seconds)
-        if first is not None:
-            last = self._mark()
-            if last is not None:
-                self._wait_later(_Pending(name, first, last))
+        last = None if first is None else self._mark()
+        if last is not None:
+            self._pending.append((name, first, last))
+            self._settle(wait=False)
+            if len(self._pending) > MAX_PENDING:
+                self._pending.popleft()
+                self.dropped += 1
         return seconds
 
     def discard(self, name: str) -> None:
@@ -141,22 +132,21 @@ class TrainingTimer:
     def _figures(self, name: str) -> dict[str, float | int | str | None]:
         host, device = self._host[name], self._device.get(name)
         chosen = host if device is None or not device.recorded else device
-        statistics, recent = chosen.statistics, chosen.newest()
-        figures = summarise(statistics, recent, recent[-1] if recent else None)
-        figures.pop("nonfinite")
-        count = figures.pop("count")
-        mean = figures["mean"]
-        total = None if mean is None or count is None else mean * count
-        facts: dict[str, float | int | str | None] = {"mean_sec": mean, "count": count, "total_sec": total}
-        facts |= {f"{key}_sec": value for key, value in figures.items() if key != "mean"}
+        recent = chosen.newest()
+        figures = summarise(chosen.statistics, recent, recent[-1] if recent else None)
+        del figures["nonfinite"]
+        count, mean = figures.pop("count") or 0, figures.pop("mean")
+        facts: dict[str, float | int | str | None] = {"mean_sec": mean, "count": count}
+        facts["total_sec"] = None if mean is None else mean * count
+        facts |= {f"{key}_sec": value for key, value in figures.items()}
         facts["clock"] = "host" if chosen is host else "device"
         if chosen is not host:
             facts["host_mean_sec"] = host.statistics.average
         return facts
 
-    def _of(self, group: dict[str, Series], name: str) -> Series:
+    def _of(self, group: dict[str, RecentValues], name: str) -> RecentValues:
         if name not in group:
-            group.setdefault(name, Series(capacity=KEPT))
+            group.setdefault(name, RecentValues(capacity=KEPT))
         return group[name]
 
     def _backend(self) -> Any:
@@ -183,13 +173,6 @@ class TrainingTimer:
             backend = self._backend()
             if backend is not None:
                 backend.synchronize(self.device)
-
-    def _wait_later(self, pending: _Pending) -> None:
-        self._pending.append(pending)
-        self._settle(wait=False)
-        if len(self._pending) > MAX_PENDING:
-            self._pending.popleft()
-            self.dropped += 1
 
     def _settle(self, *, wait: bool) -> None:
         """Read the timings that the device has completed, in order; `wait` for the others."""

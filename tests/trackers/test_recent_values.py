@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from stepscope.trackers.metrics import device_queue
 from stepscope.trackers.metrics.device_queue import DeviceQueue
+from stepscope.trackers.metrics.recent_values import RecentValues
 from stepscope.trackers.metrics.scalar import DeviceScalar
-from stepscope.trackers.metrics.series import Series
 from tests.trackers.fakes import Gpu
 
 NUMBERS = st.lists(st.integers(-1000, 1000) | st.floats(-10, 10), max_size=40)
@@ -24,7 +24,7 @@ NUMBERS = st.lists(st.integers(-1000, 1000) | st.floats(-10, 10), max_size=40)
 @given(NUMBERS, st.integers(1, 12))
 def test_reads_as_the_end_of_a_list(values, capacity):
     """A series is the list of its newest values, whatever their number and order."""
-    series = Series(values, capacity=capacity)
+    series = RecentValues(values, capacity=capacity)
     kept = values[-capacity:]
     assert series == kept
     assert (len(series), list(series), series[1:], series.recorded) == (len(kept), kept, kept[1:], len(values))
@@ -35,13 +35,13 @@ def test_reads_as_the_end_of_a_list(values, capacity):
 def test_newest_takes_from_the_end(values, capacity, count):
     """The newest n are at most n, at most what is kept, and in order."""
     kept = values[-capacity:]
-    assert Series(values, capacity=capacity).newest(count) == (kept[-count:] if count > 0 else [])
+    assert RecentValues(values, capacity=capacity).newest(count) == (kept[-count:] if count > 0 else [])
 
 
 @given(NUMBERS, st.integers(1, 12))
 def test_is_a_list_for_whoever_takes_lists(values, capacity):
     """It is written as JSON, added to a list, copied, sorted and turned into an array as a list is."""
-    series, kept = Series(values, capacity=capacity), values[-capacity:]
+    series, kept = RecentValues(values, capacity=capacity), values[-capacity:]
     assert isinstance(series, list)
     assert (json.dumps(series), series + [1.0], series.copy()) == (json.dumps(kept), kept + [1.0], kept)  # noqa: RUF005
     assert (type(copy.deepcopy(series)), pickle.loads(pickle.dumps(series)), sorted(series)) == (
@@ -56,14 +56,14 @@ def test_is_a_list_for_whoever_takes_lists(values, capacity):
 
 def test_what_is_no_number_is_kept_and_in_no_statistic():
     """A list of a user's own takes text as any list does."""
-    series = Series([1, "warm-up", None, 3])
+    series = RecentValues([1, "warm-up", None, 3])
     assert (series, series.statistics.count, series.statistics.mean) == ([1, "warm-up", None, 3], 2, 2.0)
 
 
 def test_a_changed_list_takes_further_values_at_its_end():
     """Values taken out, put in or set stay so, and those of a device still find their places."""
     gpu = Gpu()
-    series = Series([1, 2, 3], capacity=3)
+    series = RecentValues([1, 2, 3], capacity=3)
     assert series.pop(0) == 1
     series[0] = 7
     series.append(gpu.tensor(4.0))
@@ -74,14 +74,14 @@ def test_a_changed_list_takes_further_values_at_its_end():
 @pytest.mark.promise("S0-009")
 def test_statistics_cover_what_is_no_longer_kept():
     """Memory is bounded by the capacity; mean, minimum and maximum are over all values."""
-    series = Series(range(1000), capacity=10)
+    series = RecentValues(range(1000), capacity=10)
     assert (len(series), series.statistics.count, series.statistics.minimum) == (10, 1000, 0)
 
 
 def test_device_values_are_read_in_their_places_when_somebody_looks():
     """Pending tensors wait without a sync and then stand where they were appended."""
     gpu = Gpu()
-    series = Series([1.0, gpu.tensor(2.0), 3.0, gpu.tensor(math.nan)])
+    series = RecentValues([1.0, gpu.tensor(2.0), 3.0, gpu.tensor(math.nan)])
     assert gpu.waits == 0
     assert series[:3] == [1.0, 2.0, 3.0]
     assert (series.statistics.mean, series.statistics.nonfinite, gpu.waits) == (2.0, 1, 2)
@@ -91,7 +91,7 @@ def test_ready_values_are_read_by_the_next_append():
     """A framework that can say that a value is there needs no reader."""
     computed = []
     array = SimpleNamespace(is_ready=lambda: bool(computed), item=lambda: computed[0])
-    series = Series([array])
+    series = RecentValues([array])
     computed.append(4.0)
     series.append(SimpleNamespace(is_ready=lambda: False, item=lambda: 5.0))
     assert series._statistics.maximum == 4.0
@@ -99,7 +99,7 @@ def test_ready_values_are_read_by_the_next_append():
 
 def test_a_value_that_the_device_cannot_give_is_counted():
     """A failing read loses that value alone."""
-    series = Series([Gpu().tensor("broken"), 2])
+    series = RecentValues([Gpu().tensor("broken"), 2])
     assert (series.statistics.count, series.unreadable) == (1, 1)
     assert series[-1] == 2
 
@@ -108,7 +108,7 @@ def test_unread_device_values_stay_bounded(monkeypatch):
     """Without torch to join them, only the newest unread values are held and the others are counted."""
     monkeypatch.setattr(device_queue, "BLOCK", 4)
     gpu = Gpu()
-    series = Series([gpu.tensor(float(index)) for index in range(10)])
+    series = RecentValues([gpu.tensor(float(index)) for index in range(10)])
     assert len(series._queue) < 4
     assert series.dropped == 7
     assert series.statistics.count + series.dropped == 10
@@ -118,7 +118,7 @@ def test_torch_values_are_joined_on_their_device(monkeypatch):
     """Unread tensors become one tensor per block, and read back in their places."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(device_queue, "BLOCK", 4)
-    series = Series()
+    series = RecentValues()
     for index in range(10):
         series.push(DeviceScalar(torch.tensor(float(index))))
     assert len(series._queue) == 4
@@ -138,7 +138,7 @@ def test_the_oldest_unread_block_is_given_up(monkeypatch):
 
 def test_threads_lose_nothing():
     """Values of several threads are all counted."""
-    series = Series(capacity=100)
+    series = RecentValues(capacity=100)
     threads = [threading.Thread(target=series.extend, args=(range(500),)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -149,7 +149,7 @@ def test_threads_lose_nothing():
 
 def test_a_call_from_within_the_lock_ends():
     """A signal handler that interrupts an append can neither hang nor corrupt: its value is dropped and counted."""
-    series = Series([1])
+    series = RecentValues([1])
     with series._lock:
         assert series.push(2) is False
         assert list(series) == [1]
@@ -158,6 +158,6 @@ def test_a_call_from_within_the_lock_ends():
 
 def test_clear_forgets_everything():
     """After clear a series is as new."""
-    series = Series([1.5])
+    series = RecentValues([1.5])
     series.clear()
     assert (series == [], series.recorded, series.statistics.count) == (True, 0, 0)

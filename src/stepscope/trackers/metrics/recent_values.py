@@ -21,7 +21,7 @@ WAIT_SECONDS = 0.02
 """How long a thread waits for another; after that the value is dropped and counted."""
 
 
-class Series(list[Any]):
+class RecentValues(list[Any]):
     """A list of the newest `capacity` values, with statistics over all of them.
 
     `append` and `extend` drop the oldest values when the list is full. `len()` counts the values in the list,
@@ -157,7 +157,7 @@ def _settled(name: str) -> Callable[..., Any]:
     """Return a list's own method that first reads what is still on a device."""
     original = getattr(list, name)
 
-    def method(series: Series, /, *args: Any, **kwargs: Any) -> Any:
+    def method(series: RecentValues, /, *args: Any, **kwargs: Any) -> Any:
         series.settle()
         return original(series, *args, **kwargs)
 
@@ -170,4 +170,4 @@ for _name in (
     *("__ge__", "__add__", "__mul__", "__rmul__", "__repr__", "copy", "count", "index", "pop", "remove", "insert"),
     *("sort", "reverse", "__setitem__", "__delitem__", "__imul__"),
 ):
-    setattr(Series, _name, _settled(_name))
+    setattr(RecentValues, _name, _settled(_name))
