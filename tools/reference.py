@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from stepscope.alerts.evaluation.detectors import DETECTORS, HELP
 from stepscope.alerts.rules import builtin
 from stepscope.alerts.rules.profiles import PROFILES
-from stepscope.cli.parser import GROUPS, build_parser, subparsers
+from stepscope.cli.parser import GROUPS, build_parser, subcommands
 from stepscope.core.remedies import remedy
 from stepscope.core.settings import IMPLICATIONS, KEYS, SECTIONS
 from stepscope.core.spellings import CALLBACK_GROUPS, FLAT_SECTIONS, MONITORING_ROOT
@@ -73,7 +73,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def commands() -> str:
     """Return a table of the commands in their groups, with their line of `stepscope --help`."""
-    [helps] = subparsers(build_parser())
+    _, helps = subcommands(build_parser())
     rows = [
         (title if name == names[0] else "", f"[`{name}`](#stepscope-{name})", helps[name])
         for title, names in GROUPS.items()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import os
 import pty
 import re
@@ -11,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.commands.completion import matching
-from stepscope.cli.completion_script import places, script
+from stepscope.cli.completion import candidates, matching_runs
 from stepscope.cli.main import COMMANDS, main
-from stepscope.cli.parser import build_parser
+from stepscope.cli.parser import build_parser, commands_of, subcommands
 from tests.exporters.recorded import make_run
 from tests.fakes import readable
 
@@ -62,33 +62,35 @@ def need(shell):
         pytest.skip(f"{shell} is not installed here")
 
 
-def test_the_tree_is_complete():
-    """Every command, action, option and choice of the parser is in what scripts are made of, and in every script."""
-    parser = build_parser()
-    found = {place.words: place for place in places(parser)}
-    assert set(found[()].actions) == set(COMMANDS)
-    assert {words for words in found if len(words) == 2} >= {("alerts", "ack"), ("baseline", "save")}
-    for shell in ("bash", "zsh", "fish"):
-        text = script(shell, parser)
-        for place in found.values():
-            for option in place.options:
-                for name in option.spellings:
-                    assert re.search(rf"(^|[\s'])({re.escape(name)}|-[ls] {name.lstrip('-')})([\s'])", text), name
-                assert option.value is None or all(word in text for word in option.value.words)
+def test_every_command_action_and_option_is_offered():
+    """After the words of each command come its actions, and after a dash its options."""
+    assert {word for word, _ in candidates([""])} == set(COMMANDS)
+    for words, parser in commands_of(build_parser()):
+        actions, _ = subcommands(parser)
+        assert not actions or {word for word, _ in candidates([*words, ""])} == set(actions)
+        shown = {name for each in parser._actions if each.help != argparse.SUPPRESS for name in each.option_strings}
+        assert {word for word, _ in candidates([*words, "-"])} == shown, words
+
+
+def test_values_after_an_equals_sign():
+    """An option and its value may be one word; the candidates repeat the option."""
+    assert candidates(["export", "latest", "--format=pa"]) == [("--format=parquet", "")]
+    assert candidates(["export", "latest", "--output=x"]) == [("@files", "")]
+    assert candidates(["runs", "--unknown", ""]) == candidates(["runs", "--json", ""])
 
 
 def test_runs_are_found_by_id_and_by_name(root):
     """Ids that begin so come newest first; where there is none, those whose name begins so."""
-    assert [one for one, _ in matching("2026-a", str(root))] == ["2026-a2", "2026-a1"]
-    assert next(one for one, _ in matching("", str(root))) == "latest"
+    assert [one for one, _ in matching_runs("2026-a", str(root))] == ["2026-a2", "2026-a1"]
+    assert next(one for one, _ in matching_runs("", str(root))) == "latest"
     meta = root / "mnist" / "2026-b1" / "run.json"
     meta.write_text(
         meta.read_text()
         .replace('"name":"2026-b1"', '"name":"Warm start"')
         .replace('"name": "2026-b1"', '"name": "Warm start"')
     )
-    assert matching("warm", str(root)) == [("2026-b1", "Warm start")]
-    assert matching("nothing", str(root)) == []
+    assert matching_runs("warm", str(root)) == [("2026-b1", "Warm start")]
+    assert matching_runs("nothing", str(root)) == []
 
 
 def test_looking_runs_up_loads_little(root):

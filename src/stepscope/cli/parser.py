@@ -89,7 +89,7 @@ class Program(Parser):
         return "\n".join(lines) + "\n"
 
     def _listed(self) -> Iterator[str]:
-        helps = {name: text for parser in subparsers(self) for name, text in parser.items()}
+        _, helps = subcommands(self)
         for title, names in GROUPS.items():
             rows = [_row(name, helps[name]) for name in names if name in helps]
             yield from [f"{title}:", *rows, ""] if rows else []
@@ -100,11 +100,13 @@ def _row(name: str, text: str) -> str:
     return textwrap.fill(text, columns(), initial_indent=f"  {name:<{WIDTH}}", subsequent_indent=indent)
 
 
-def subparsers(parser: argparse.ArgumentParser) -> Iterator[dict[str, str]]:
-    """Yield the subcommands of a parser with their one line of help."""
+def subcommands(parser: argparse.ArgumentParser) -> tuple[dict[str, argparse.ArgumentParser], dict[str, str]]:
+    """Return the parsers of the commands below a parser, and their one line of help, each by name."""
     for action in parser._actions:  # noqa: SLF001 - argparse has no other way to look at a tree
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            yield {pseudo.dest: str(pseudo.help or "") for pseudo in action._choices_actions}  # noqa: SLF001
+            helps = {pseudo.dest: str(pseudo.help or "") for pseudo in action._choices_actions}  # noqa: SLF001
+            return action.choices, helps
+    return {}, {}
 
 
 def commands_of(
@@ -112,10 +114,8 @@ def commands_of(
 ) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
     """Yield every command and action below a parser with its words; the program itself has no words."""
     yield path, parser
-    for action in parser._actions:  # noqa: SLF001
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            for name, own in action.choices.items():
-                yield from commands_of(own, (*path, name))
+    for name, own in subcommands(parser)[0].items():
+        yield from commands_of(own, (*path, name))
 
 
 def build_parser(names: Iterable[str] = COMMANDS) -> Program:
