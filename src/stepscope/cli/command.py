@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
+from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.strict_json import flagged
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 FINE, FAILED, USAGE, GATE = 0, 1, 2, 3
 """Exit codes."""
@@ -48,6 +49,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add `--output PATH`."""
     parser.add_argument("--output", "-o", metavar="PATH", help="file to write (default: standard output)")
+
+
+def show(options: argparse.Namespace, facts: dict[str, Any], page: Callable[[int, Paint], Iterable[str]]) -> int:
+    """Print facts as JSON with `--json`, else as the lines of a page of this width and paint; return the exit code."""
+    if options.json:
+        print_json(facts)
+    else:
+        print("\n".join(page(columns(), Paint.of())))
+    return FINE
 
 
 def print_json(facts: dict[str, Any]) -> None:

@@ -82,10 +82,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 def shown(name: str) -> str | None:
     """Return the examples of a command as they stand below its options; None if it has none."""
     lines = EXAMPLES.get(name)
-    return (
-        None if lines is None else "\n".join([f"{'example' if len(lines) == 1 else 'examples'}:", *map(_line, lines)])
-    )
-
-
-def _line(text: str) -> str:
-    return f"  {text}"
+    if lines is None:
+        return None
+    title = "example:" if len(lines) == 1 else "examples:"
+    return "\n".join([title, *(f"  {line}" for line in lines)])

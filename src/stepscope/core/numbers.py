@@ -150,6 +150,11 @@ def format_count(number: int | None) -> str:
     return ABSENT if number is None else f"{number:,}".replace(",", " ")
 
 
+def format_items(number: int, noun: str, plural: str = "s") -> str:
+    """Return a number of things: "1 run", "1 024 runs"."""
+    return f"{format_count(number)} {noun}{'' if number == 1 else plural}"
+
+
 def format_money(amount: float | None) -> str:
     """Return an amount of money: two decimals, or enough digits to show that it is not zero."""
     if amount is None or not math.isfinite(amount):

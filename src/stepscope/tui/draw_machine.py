@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from stepscope.core.numbers import format_portion, format_share, format_value
+from stepscope.core.numbers import format_items, format_portion, format_share, format_value
 from stepscope.core.terminal_text import cut, level_of, plain
 from stepscope.core.vocabulary import unit_of
 from stepscope.tui.frame import beside, box, widths
@@ -285,9 +285,7 @@ def process_box(ranks: Sequence[TerminalRank], width: int, height: int) -> list[
         text = f" {rank.rank:>4} {rank.pid or '-':>8} {cut(plain(rank.state), 10):<10} {percent(cpu):>6} "
         text += f"{format_value(memory, 'bytes'):>11} {'-' if threads is None else f'{threads:.0f}':>8}"
         rows.append([(text, "" if rank.state in {"running", "finished"} else "bad")])
-    return box(
-        [("processes", "title")], rows, width, height, [(f"{len(ranks)} rank{'s' if len(ranks) > 1 else ''}", "dim")]
-    )
+    return box([("processes", "title")], rows, width, height, [(format_items(len(ranks), "rank"), "dim")])
 
 
 def absent_box(node: TerminalNode, width: int, height: int) -> list[Line]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, print_json
+from stepscope.cli.command import show
 from stepscope.cli.commands.alerts_channels import alert_settings
+from stepscope.cli.commands.alerts_state import SEVERITIES
 from stepscope.cli.text.progress import progress
 from stepscope.cli.text.table import Cell, Column, table
-from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.errors import UsageError
 from stepscope.core.numbers import format_count
 from stepscope.core.terminal_text import plain
@@ -20,24 +20,20 @@ if TYPE_CHECKING:
 
     from stepscope.alerts.rules.rule import Rule
     from stepscope.cli.text.progress import Advance
-
-STYLES = {"critical": "red bold", "warning": "yellow", "info": "cyan"}
+    from stepscope.cli.text.terminal import Paint
 
 
 def rules(options: argparse.Namespace) -> int:
     """Print the rules that apply."""
+    from stepscope.alerts.rules.profiles import PROFILES
+
     found, problems = _chosen(options)
     for problem in problems:
         print(f"stepscope: {plain(problem)}", file=sys.stderr)
     facts = [rule.facts() for rule in found]
-    if options.json:
-        from stepscope.alerts.rules.profiles import PROFILES
-
-        profiles = {name: one.text for name, one in PROFILES.items()}
-        print_json({"rules": facts, "problems": problems, "profiles": profiles})
-    else:
-        print("\n".join(_table(facts, columns(), Paint.of())))
-    return FINE
+    profiles = {name: one.text for name, one in PROFILES.items()}
+    printed = {"rules": facts, "problems": problems, "profiles": profiles}
+    return show(options, printed, lambda width, paint: _table(facts, width, paint))
 
 
 def _chosen(options: argparse.Namespace) -> tuple[list[Rule], list[str]]:
@@ -57,7 +53,7 @@ def _table(facts: Sequence[dict[str, Any]], width: int, paint: Paint) -> Iterato
     for rule in facts:
         severity = str(rule.get("severity", ""))
         name = Cell(plain(rule.get("name", "")), "" if rule.get("enabled", True) else "dim")
-        rows.append([name, Cell(severity, STYLES.get(severity, "")), _when(rule), plain(rule.get("for") or "")])
+        rows.append([name, Cell(severity, SEVERITIES.get(severity, "")), _when(rule), plain(rule.get("for") or "")])
     yield from table(shape, rows, width, paint)
     if not rows:
         yield "no rule applies"
@@ -82,17 +78,12 @@ def backtest(options: argparse.Namespace) -> int:
     from stepscope.alerts.rules.profiles import PROFILES, rules_of
     from stepscope.alerts.rules.rules_file import load_rules
 
-    chosen = (
-        rules_of({"alerting.profile": options.rules})[0] if options.rules in PROFILES else load_rules(options.rules)
-    )
+    is_profile = options.rules in PROFILES
+    chosen = rules_of({"alerting.profile": options.rules})[0] if is_profile else load_rules(options.rules)
     incidents = {**{name: [] for name in options.healthy}, **_incidents(options.incident)}
     with progress("replaying", len(options.runs), "runs", options=options) as advance:
         facts = replay(chosen, _told(sources(options.runs, options.dir), advance), incidents)
-    if options.json:
-        print_json(facts)
-    else:
-        print("\n".join(backtest_lines(facts, columns(), Paint.of())))
-    return FINE
+    return show(options, facts, lambda width, paint: backtest_lines(facts, width, paint))
 
 
 def _incidents(texts: Iterable[str]) -> dict[str, list[int]]:
@@ -167,10 +158,7 @@ def suggest(options: argparse.Namespace) -> int:
 
     with progress("reading", len(options.runs), "runs", options=options) as advance:
         found = propose(_told(sources(options.runs, options.dir), advance))
-    if options.json:
-        print_json({"suggestions": found})
-        return FINE
     shape = [Column("setting"), Column("value", right=True), Column("why", narrowest=30)]
     rows = [[plain(row["key"]), f"{row['value']:g}", plain(row["reason"])] for row in found]
-    print("\n".join(table(shape, rows, columns(), Paint.of())) if rows else "these runs suggest nothing")
-    return FINE
+    nothing = ["these runs suggest nothing"]
+    return show(options, {"suggestions": found}, lambda *page: table(shape, rows, *page) if rows else nothing)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from stepscope.alerts.delivery.outbox import deliveries
 from stepscope.alerts.evaluation.history import ACTIVE, alerts_of
 from stepscope.alerts.user_requests import LASTS, ask
-from stepscope.cli.command import FINE, print_json
+from stepscope.cli.command import FINE, print_json, show
 from stepscope.cli.named_run import open_run
 from stepscope.cli.text.table import Cell, Column, table
-from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.errors import StepscopeError
 from stepscope.core.numbers import format_age, format_count
 from stepscope.core.terminal_text import cut, plain
@@ -24,37 +23,39 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from stepscope.cli.text.terminal import Paint
     from stepscope.store.reader import Past
 
-STYLES = {"critical": "red bold", "warning": "yellow", "info": "cyan"}
+SEVERITIES = {"critical": "red bold", "warning": "yellow", "info": "cyan"}
 PATIENCE = 10.0
 """Seconds that a watcher has to answer a request."""
 LIVE = ("running", "stalled")
+KEPT = ("alert", "rule", "severity", "text", "remedy", "labels", "rank", "step", "key")
+"""What an acknowledgement repeats of its alert."""
 
 
 def listed(options: argparse.Namespace) -> int:
     """Print the firing alerts."""
     past = open_run(options.run, options.dir)
-    rows = alerts_of(past.events("alert"))
+    rows = _alerts(past)
     shown = rows if options.all else [row for row in rows if row["state"] in ACTIVE]
     told = deliveries(past.path)
-    if options.json:
-        print_json({"run": _run(past), "alerts": shown, "resolved": len(rows) - len(shown), "deliveries": told})
-    else:
-        print("\n".join(_page(past, shown, len(rows) - len(shown), told, Paint.of())))
-    return FINE
+    rest = len(rows) - len(shown)
+    facts = {"run": _run(past), "alerts": shown, "resolved": rest, "deliveries": told}
+    return show(options, facts, lambda width, paint: _page(past, shown, rest, told, width, paint))
 
 
 def history(options: argparse.Namespace) -> int:
     """Print every alert with each change of its state."""
     past = open_run(options.run, options.dir)
-    rows = alerts_of(past.events("alert"))
-    if options.json:
-        print_json({"run": _run(past), "alerts": rows})
-    else:
-        lines = list(_history(rows, columns(), Paint.of()))
-        print("\n".join(lines or [f"no alert in run {plain(past.id)}"]))
-    return FINE
+    rows = _alerts(past)
+    nothing = [f"no alert in run {plain(past.id)}"]
+    facts = {"run": _run(past), "alerts": rows}
+    return show(options, facts, lambda width, paint: _history(rows, width, paint) if rows else nothing)
+
+
+def _alerts(past: Past) -> list[dict[str, Any]]:
+    return alerts_of(past.events("alert"))
 
 
 def _run(past: Past) -> dict[str, str]:
@@ -62,9 +63,13 @@ def _run(past: Past) -> dict[str, str]:
 
 
 def _page(
-    past: Past, rows: Sequence[dict[str, Any]], rest: int, told: Sequence[dict[str, Any]], paint: Paint
+    past: Past,
+    rows: Sequence[dict[str, Any]],
+    rest: int,
+    told: Sequence[dict[str, Any]],
+    width: int,
+    paint: Paint,
 ) -> Iterator[str]:
-    width = columns()
     yield f"{paint(plain(past.id), 'bold')}  {plain(past.state)}"
     if not rows:
         yield paint("no alert fires", "green")
@@ -81,17 +86,11 @@ def _page(
 
 
 def _row(row: dict[str, Any]) -> list[Cell | str]:
-    style = STYLES.get(row["severity"], "")
+    style = SEVERITIES.get(row["severity"], "")
     state = "" if row["state"] == "firing" else row["state"]
     since = format_age(max(0.0, time.time() - row["since"]))
-    return [
-        Cell(plain(row["severity"]), style),
-        state,
-        since,
-        plain(row["rule"]),
-        plain(row["text"]),
-        plain(row["alert"]),
-    ]
+    texts = (plain(row[key]) for key in ("rule", "text", "alert"))
+    return [Cell(plain(row["severity"]), style), state, since, *texts]
 
 
 def _delivery(row: dict[str, Any], paint: Paint) -> str:
@@ -108,7 +107,7 @@ def _delivery(row: dict[str, Any], paint: Paint) -> str:
 def _history(rows: Sequence[dict[str, Any]], width: int, paint: Paint) -> Iterator[str]:
     for row in reversed(rows):
         head = f"{plain(row['rule'])}  {plain(row['alert'])}"
-        yield paint(plain(row["severity"]), STYLES.get(row["severity"], "")) + "  " + paint(head, "bold")
+        yield paint(plain(row["severity"]), SEVERITIES.get(row["severity"], "")) + "  " + paint(head, "bold")
         for change in row["transitions"]:
             moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change["time"]))
             yield cut(f"  {moment}  {change['state']:<12}  {plain(change['text'])}", width)
@@ -117,7 +116,7 @@ def _history(rows: Sequence[dict[str, Any]], width: int, paint: Paint) -> Iterat
 def acknowledge(options: argparse.Namespace) -> int:
     """Acknowledge an alert."""
     past = open_run(options.run, options.dir)
-    rows = [row for row in alerts_of(past.events("alert")) if options.alert in {row["alert"], row["rule"]}]
+    rows = [row for row in _alerts(past) if options.alert in {row["alert"], row["rule"]}]
     active = [row for row in rows if row["state"] in ACTIVE]
     what = f"acknowledge {options.alert!r}"
     if not active:
@@ -126,17 +125,12 @@ def acknowledge(options: argparse.Namespace) -> int:
     by = options.by or getpass.getuser()
     if past.state in LIVE:
         ask(past.path, {"do": "acknowledge", "alert": options.alert, "by": by})
-        _await(past, what, lambda: _all_answered(past, active))
+        names = {row["alert"] for row in active}
+        _await(past, what, lambda: not names & {row["alert"] for row in _alerts(past) if row["state"] == "firing"})
     else:
         write_answer(past, active, by)
     _say(options, past, {"acknowledged": [row["alert"] for row in active], "by": by})
     return FINE
-
-
-def _all_answered(past: Past, active: Sequence[dict[str, Any]]) -> bool:
-    names = {row["alert"] for row in active}
-    states = {row["alert"]: row["state"] for row in alerts_of(past.events("alert"))}
-    return all(states.get(name) != "firing" for name in names)
 
 
 def write_answer(past: Past, active: Sequence[dict[str, Any]], by: str) -> None:
@@ -144,9 +138,7 @@ def write_answer(past: Past, active: Sequence[dict[str, Any]], by: str) -> None:
     now = round(time.time() * 1e6)
     lines = []
     for row in active:
-        kept = {
-            key: row[key] for key in ("alert", "rule", "severity", "text", "remedy", "labels", "rank", "step", "key")
-        }
+        kept = {key: row[key] for key in KEPT}
         facts = {"kind": "alert", "state": "acknowledged", "previous": row["state"], "evidence": {"by": by}, **kept}
         lines.append(encode_event({"time": now, "attempt": 0, **facts}))
     path = past.path / "events" / f"answers.{os.urandom(4).hex()}-0.jsonl"

@@ -11,13 +11,13 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, add_json, add_output, add_root, print_json
+from stepscope.cli.command import FINE, add_json, add_output, add_root, print_json, show
 from stepscope.cli.named_run import say
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Column, table
 from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.errors import StepscopeError
-from stepscope.core.numbers import format_value
+from stepscope.core.numbers import format_items, format_value
 from stepscope.core.terminal_text import cut, plain
 
 if TYPE_CHECKING:
@@ -74,10 +74,9 @@ def _save(options: argparse.Namespace) -> int:
         told = {"ranges": facts["ranges"], "findings": [item.facts() for item in findings]}
         print_json({"name": options.name, "path": path, "runs": [run.label for run in runs], **told})
     elif path != "-":
-        print(f"saved {plain(options.name)} of {len(runs)} {'run' if len(runs) == 1 else 'runs'} to {plain(path)}")
-        print(
-            "\n".join([*range_lines(facts["ranges"], columns(), Paint.of()), *(plain(item.text) for item in findings)])
-        )
+        print(f"saved {plain(options.name)} of {format_items(len(runs), 'run')} to {plain(path)}")
+        lines = [*range_lines(facts["ranges"], columns(), Paint.of()), *(plain(item.text) for item in findings)]
+        print("\n".join(lines))
     return FINE
 
 
@@ -93,20 +92,15 @@ def _show(options: argparse.Namespace) -> int:
     group = read_baseline(path)
     found = [item.facts() for item in ranges(group)]
     reached = [aim.facts() for aim in aims(group, targets())]
-    if options.json:
-        runs = [{"label": run.label, "facts": run.facts} for run in group.runs]
-        print_json({"name": group.label, "path": str(path), "runs": runs, "ranges": found, "targets": reached})
-        return FINE
-    print("\n".join(_page(group, found, reached, columns(), Paint.of())))
-    return FINE
+    runs = [{"label": run.label, "facts": run.facts} for run in group.runs]
+    facts = {"name": group.label, "path": str(path), "runs": runs, "ranges": found, "targets": reached}
+    return show(options, facts, lambda width, paint: _page(group, found, reached, width, paint))
 
 
 def _page(
     group: Group, found: Sequence[dict[str, Any]], reached: Sequence[dict[str, Any]], width: int, paint: Paint
 ) -> Iterator[str]:
-    runs = (
-        f"{len(group.runs)} {'run' if len(group.runs) == 1 else 'runs'}: {', '.join(run.label for run in group.runs)}"
-    )
+    runs = f"{format_items(len(group.runs), 'run')}: {', '.join(run.label for run in group.runs)}"
     yield f"{paint(plain(group.label), 'bold')}  {cut(plain(runs), width - len(group.label) - 2)}"
     yield from range_lines(found, width, paint)
     for aim in reached:
@@ -133,8 +127,5 @@ def _list(options: argparse.Namespace) -> int:
 
     folder = runs_root(options.dir) / BASELINES
     names = sorted(path.name.removesuffix(SUFFIX) for path in folder.glob(f"[!.]*{SUFFIX}"))
-    if options.json:
-        print_json({"folder": str(folder), "baselines": names})
-    else:
-        print("\n".join(map(plain, names)) if names else f"no baseline in {plain(str(folder))}")
-    return FINE
+    lines = [plain(name) for name in names] or [f"no baseline in {plain(str(folder))}"]
+    return show(options, {"folder": str(folder), "baselines": names}, lambda *_: lines)

@@ -11,7 +11,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.core import ring, run_description
 from stepscope.core.errors import UsageError
@@ -48,7 +48,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One line of the report."""
 
     topic: str
@@ -57,54 +57,54 @@ class Finding:
     remedy: str = ""
 
 
-def python(environ: Mapping[str, str], version: tuple[int, ...] = sys.version_info[:3]) -> Iterator[Finding]:
+def python(environ: Mapping[str, str], version: tuple[int, ...] = sys.version_info[:3]) -> Iterator[Check]:
     """Check the interpreter."""
     text = f"{'.'.join(map(str, version))} {sys.implementation.name}, {sys.executable or 'unknown path'}"
-    yield Finding("python", OK, text)
+    yield Check("python", OK, text)
     if environ.get("PYTHONDONTWRITEBYTECODE"):
         cause = "PYTHONDONTWRITEBYTECODE is set: the watcher compiles its code at every start"
-        yield Finding("python", NOTE, cause, "unset it, or run `python -m compileall` on the installed package")
+        yield Check("python", NOTE, cause, "unset it, or run `python -m compileall` on the installed package")
     try:
         interpreter()
     except SpawnError as error:
         cause = f"no watcher can be started ({error}): a thread of the trainer records the run"
-        yield Finding("python", NOTE, cause, "use a plain Python interpreter")
+        yield Check("python", NOTE, cause, "use a plain Python interpreter")
 
 
-def hot_path() -> Iterator[Finding]:
+def hot_path() -> Iterator[Check]:
     """Check whether the hot path in C is built."""
     if native.available() is not None:
-        yield Finding("recorder", OK, "the recorder's hot path runs in C")
+        yield Check("recorder", OK, "the recorder's hot path runs in C")
     elif os.environ.get(native.PURE):
-        yield Finding("recorder", OFF, f"the recorder's hot path runs in Python: {native.PURE} is set")
+        yield Check("recorder", OFF, f"the recorder's hot path runs in Python: {native.PURE} is set")
     else:
         cause = "the recorder's hot path runs in Python, about ten times slower: its C part is not built"
-        yield Finding("recorder", NOTE, cause, "install a C compiler and Python's headers, then stepscope again")
+        yield Check("recorder", NOTE, cause, "install a C compiler and Python's headers, then stepscope again")
 
 
-def platform(name: str = sys.platform) -> Iterator[Finding]:
+def platform(name: str = sys.platform) -> Iterator[Check]:
     """Check the operating system."""
     facts = os.uname()
     text = f"{facts.sysname} {facts.release} {facts.machine}"
     if name.startswith("linux"):
-        yield Finding("platform", OK, text)
+        yield Check("platform", OK, text)
     else:
-        yield Finding("platform", NOTE, f"{text}: tested on Linux only", "expect problems, and report them")
+        yield Check("platform", NOTE, f"{text}: tested on Linux only", "expect problems, and report them")
 
 
-def packages() -> Iterator[Finding]:
+def packages() -> Iterator[Check]:
     """Check the packages we need, without importing them, and torch."""
     found = []
     for name, loss in DEPENDENCIES.items():
         version = _version(name)
         if version is None:
-            yield Finding("packages", BAD, f"{name} is not installed: {loss}", f"pip install {name}")
+            yield Check("packages", BAD, f"{name} is not installed: {loss}", f"pip install {name}")
         else:
             found.append(f"{name} {version}")
     if found:
-        yield Finding("packages", OK, ", ".join(found))
+        yield Check("packages", OK, ", ".join(found))
     torch = _version("torch")
-    yield Finding("torch", OK, torch) if torch else Finding("torch", OFF, "not installed; it is optional")
+    yield Check("torch", OK, torch) if torch else Check("torch", OFF, "not installed; it is optional")
 
 
 def _version(name: str) -> str | None:
@@ -114,46 +114,46 @@ def _version(name: str) -> str | None:
         return None
 
 
-def configuration(config: Config, files: list[Path], error: str | None) -> Iterator[Finding]:
+def configuration(config: Config, files: list[Path], error: str | None) -> Iterator[Check]:
     """Check the configuration files."""
     names = ", ".join(str(path) for path in files)
-    yield Finding("configuration", OK, names) if files else Finding("configuration", OFF, "no file; the defaults apply")
+    yield Check("configuration", OK, names) if files else Check("configuration", OFF, "no file; the defaults apply")
     if error is not None:
-        yield Finding("configuration", NOTE, error, "until then only the valid settings apply")
+        yield Check("configuration", NOTE, error, "until then only the valid settings apply")
     for notice in config.notices:
         if notice != error:
-            yield Finding("configuration", NOTE, notice)
+            yield Check("configuration", NOTE, notice)
     if not config.get("recorder.enabled"):
         where = config.sources.get("recorder.enabled", "the settings")
-        yield Finding("configuration", BAD, f"recorder.enabled is false ({where})", "set it to true to record")
+        yield Check("configuration", BAD, f"recorder.enabled is false ({where})", "set it to true to record")
 
 
-def runs_root(root: Path, mounts: str = "/proc/self/mounts") -> Iterator[Finding]:
+def runs_root(root: Path, mounts: str = "/proc/self/mounts") -> Iterator[Check]:
     """Check that the folder of the runs is writable, and its free space."""
     place = next((folder for folder in (root, *root.parents) if folder.exists()), Path("/"))
     made = "" if place == root else " (made at the first run)"
     problem = _write_problem(place, 4096)
     if problem:
-        yield Finding("runs", BAD, f"{root} cannot be written: {problem}", "choose another with STEPSCOPE_DIR or dir=")
+        yield Check("runs", BAD, f"{root} cannot be written: {problem}", "choose another with STEPSCOPE_DIR or dir=")
         return
     free = _space(place)[1]
     text = f"{root}{made}, {format_value(free, 'bytes')} free"
     kind = file_system(place, mounts)
-    yield Finding("runs", OK, f"{text}, on {kind}" if kind in NETWORK else text)
+    yield Check("runs", OK, f"{text}, on {kind}" if kind in NETWORK else text)
     if free < SPARE:
-        yield Finding("runs", NOTE, "little space is left", "free some; `stepscope gc` removes old runs")
+        yield Check("runs", NOTE, "little space is left", "free some; `stepscope gc` removes old runs")
 
 
-def known_roots(roots: Sequence[KnownRoot]) -> Iterator[Finding]:
+def known_roots(roots: Sequence[KnownRoot]) -> Iterator[Check]:
     """List the folders in which this user has recorded runs."""
     shown = roots[:MOST_ROOTS]
     there = reachable([root.path for root in shown])
     for root in shown:
         when = time.strftime("%Y-%m-%d", time.localtime(root.used))
         away = "" if root.path in there else ", which is missing now"
-        yield Finding("known runs", OK, f"{root.path}, last used on {when}{away}")
+        yield Check("known runs", OK, f"{root.path}, last used on {when}{away}")
     if len(roots) > len(shown):
-        yield Finding("known runs", OK, f"and {len(roots) - len(shown)} more folders")
+        yield Check("known runs", OK, f"and {len(roots) - len(shown)} more folders")
 
 
 def _write_problem(folder: Path, size: int) -> str | None:
@@ -189,53 +189,53 @@ def file_system(path: Path, mounts: str = "/proc/self/mounts") -> str:
     return kind
 
 
-def ring_place(places: Places, size: int, *, wanted: bool = True) -> Iterator[Finding]:
+def ring_place(places: Places, size: int, *, wanted: bool = True) -> Iterator[Check]:
     """Report where a ring of `size` bytes would go, and why; `wanted` is recorder.memory_map."""
     kind = file_system(places.disk)
-    local = Finding("runtime", OK, f"{places.disk}, {format_value(_space(places.disk)[1], 'bytes')} free")
+    local = Check("runtime", OK, f"{places.disk}, {format_value(_space(places.disk)[1], 'bytes')} free")
     if kind in NETWORK:
         text = f"{places.disk} is on {kind}: locks and rings need local storage"
-        local = Finding("runtime", NOTE, text, "set STEPSCOPE_RUNTIME_DIR to a local folder")
+        local = Check("runtime", NOTE, text, "set STEPSCOPE_RUNTIME_DIR to a local folder")
     yield local
     chosen = choose_root(places, size) if wanted else places.disk
     yield _shared_memory(places, size, chosen, wanted)
     problem = _write_problem(chosen, size)
     if problem and chosen != places.disk:
-        yield Finding("ring", NOTE, f"shared memory cannot be reserved ({problem}): the ring goes to {places.disk}")
+        yield Check("ring", NOTE, f"shared memory cannot be reserved ({problem}): the ring goes to {places.disk}")
         problem = _write_problem(places.disk, size)
     if problem:
         text = f"{format_value(size, 'bytes')} cannot be reserved: {problem}"
-        yield Finding("ring", BAD, text, "free space in the runtime folder, or set STEPSCOPE_RUNTIME_DIR")
+        yield Check("ring", BAD, text, "free space in the runtime folder, or set STEPSCOPE_RUNTIME_DIR")
 
 
-def _shared_memory(places: Places, size: int, chosen: Path, wanted: bool) -> Finding:  # noqa: FBT001 - private
+def _shared_memory(places: Places, size: int, chosen: Path, wanted: bool) -> Check:  # noqa: FBT001 - private
     topic = "shared memory"
     if places.shared is None:
-        return Finding(topic, OFF, "not available: rings go to a file on local disk")
+        return Check(topic, OFF, "not available: rings go to a file on local disk")
     total, free = _space(places.shared)
     ours = sum(path.stat().st_size for path in places.shared.glob(f"*/*{RING_SUFFIX}"))
     text = f"{format_value(total, 'bytes')}, {format_value(free, 'bytes')} free, {format_value(ours, 'bytes')} ours"
     if not wanted:
-        return Finding(topic, OFF, f"{text}; recorder.memory_map is false: rings go to local disk")
+        return Check(topic, OFF, f"{text}; recorder.memory_map is false: rings go to local disk")
     if chosen == places.shared:
-        return Finding(topic, OK, f"{text}; a ring of {format_value(size, 'bytes')} goes there")
+        return Check(topic, OK, f"{text}; a ring of {format_value(size, 'bytes')} goes there")
     limit = "1/16 of all memory" if ours + size > total / 16 else "1/8 of the free memory"
     cause = f"{text}; one more ring would take more than {limit}, so it goes to local disk"
-    return Finding(topic, NOTE, cause, "no data is lost; in Docker, --shm-size=1g makes room")
+    return Check(topic, NOTE, cause, "no data is lost; in Docker, --shm-size=1g makes room")
 
 
-def surroundings(environ: Mapping[str, str], root: str = "/", pid: int | None = None) -> Iterator[Finding]:
+def surroundings(environ: Mapping[str, str], root: str = "/", pid: int | None = None) -> Iterator[Check]:
     """Check container, control group and process id: whether the watcher survives the trainer."""
     kind = run_description.container(environ, root)
     limit = run_description.memory(root)["limit_bytes"]
     bound = f", memory limit {format_value(limit, 'bytes')}" if limit else ""
-    yield Finding("container", OK, f"{kind}{bound}") if kind else Finding("container", OFF, f"none{bound}")
+    yield Check("container", OK, f"{kind}{bound}") if kind else Check("container", OFF, f"none{bound}")
     if (os.getpid() if pid is None else pid) == 1:
         cause = "a process started like this one is PID 1: when it dies, its container and the watcher end too"
-        yield Finding("container", NOTE, cause, "start it under an init: docker run --init, or sh -c")
+        yield Check("container", NOTE, cause, "start it under an init: docker run --init, or sh -c")
     if _kills_together(root):
         cause = "memory.oom.group is set: an out-of-memory kill takes trainer and watcher together"
-        yield Finding("container", NOTE, cause, "the next reader infers the end of the run")
+        yield Check("container", NOTE, cause, "the next reader infers the end of the run")
 
 
 def _kills_together(root: str) -> bool:
@@ -243,25 +243,23 @@ def _kills_together(root: str) -> bool:
     try:
         own = Path(root, "proc/self/cgroup").read_text(encoding="ascii", errors="replace")
         place = next((line[3:] for line in own.splitlines() if line.startswith("0::")), "/")
-        return (
-            Path(root, "sys/fs/cgroup", place.lstrip("/"), "memory.oom.group").read_text(encoding="ascii").strip()
-            == "1"
-        )
+        setting = Path(root, "sys/fs/cgroup", place.lstrip("/"), "memory.oom.group")
+        return setting.read_text(encoding="ascii").strip() == "1"
     except OSError:
         return False
 
 
-def launcher(environ: Mapping[str, str], project: str = "default") -> Iterator[Finding]:
+def launcher(environ: Mapping[str, str], project: str = "default") -> Iterator[Check]:
     """Report which run and rank a process started here would be."""
     try:
         found = identify(environ, project=project, now=time.time(), token="xxxx", parent=Process.current())  # noqa: S106
     except UsageError as error:
-        yield Finding("launcher", BAD, str(error), "until then no run is recorded")
+        yield Check("launcher", BAD, str(error), "until then no run is recorded")
         return
     which = "a new run" if found.source == "new" else f"run {found.run_id} (from {found.source})"
-    yield Finding("launcher", OK, f"a process started here is rank {found.rank} of {found.world_size} of {which}")
+    yield Check("launcher", OK, f"a process started here is rank {found.rank} of {found.world_size} of {which}")
     for warning in found.warnings:
-        yield Finding("launcher", NOTE, warning)
+        yield Check("launcher", NOTE, warning)
 
 
 @dataclass(frozen=True)
@@ -304,45 +302,40 @@ def is_locked(descriptor: int, byte: int) -> bool:
     return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
-def recording(places: Places, salvaged: int, notes: list[str]) -> Iterator[Finding]:
+def recording(places: Places, salvaged: int, notes: list[str]) -> Iterator[Check]:
     """Report live recordings on this machine, recovered rings, and rings without a watcher."""
     found = list(rings(places))
     live = [item for item in found if isinstance(item, LiveRing) and item.trainer]
     if salvaged:
-        yield Finding("rings", OK, f"recovered the data of crashed processes: {salvaged} rings")
+        yield Check("rings", OK, f"recovered the data of crashed processes: {salvaged} rings")
     watched = sum(item.consumer for item in live)
     runs = len({item.run for item in live})
     text = f"being recorded here now: runs {runs}, processes {len(live)}, of these watched {watched}"
-    yield Finding("rings", OK, text) if live else Finding("rings", OFF, "nothing is being recorded here")
+    yield Check("rings", OK, text) if live else Check("rings", OFF, "nothing is being recorded here")
     for item in live:
         if not item.consumer:
             text = f"rank {item.rank} of {item.run} (pid {item.pid}) has no watcher"
-            yield Finding("rings", NOTE, text, "its rows wait in memory; its next log() after 10 s starts a watcher")
+            yield Check("rings", NOTE, text, "its rows wait in memory; its next log() after 10 s starts a watcher")
     for problem in [*notes, *(item for item in found if isinstance(item, str))]:
-        yield Finding("rings", NOTE, problem)
+        yield Check("rings", NOTE, problem)
 
 
-def machine(gpus: Gpus, absent: Mapping[str, str]) -> Iterator[Finding]:
+def machine(gpus: Gpus, absent: Mapping[str, str]) -> Iterator[Check]:
     """Check the GPUs, and list the values of the machine that cannot be sampled, with the reasons."""
     for device in gpus.devices:
         size = format_value(device.memory_total_bytes, "bytes") if device.memory_total_bytes else "memory unknown"
-        yield Finding("gpu", OK, f"{device.index}: {device.name}, {size}")
+        yield Check("gpu", OK, f"{device.index}: {device.name}, {size}")
     if not gpus.devices:
         cause, _, remedy = gpus.reason.partition("; ")
-        yield Finding("gpu", OFF, cause, remedy)
+        yield Check("gpu", OFF, cause, remedy)
     for what, why in absent.items():
         if what not in {"gpu", "amd", "nvidia"}:
             cause, _, remedy = why.partition("; ")
-            yield Finding("samples", OFF, f"{what}: {cause}", remedy)
+            yield Check("samples", OFF, f"{what}: {cause}", remedy)
 
 
-def variables(environ: Mapping[str, str]) -> Iterator[Finding]:
+def variables(environ: Mapping[str, str]) -> Iterator[Check]:
     """List our own variables that are set."""
     ours = redact({name: value for name, value in environ.items() if name.startswith("STEPSCOPE_")})
     if ours:
-        yield Finding("environment", OK, " ".join(f"{name}={value}" for name, value in sorted(ours.items())))
-
-
-def as_data(finding: Finding) -> dict[str, Any]:
-    """Return a finding as plain data."""
-    return {"topic": finding.topic, "state": finding.state, "text": finding.text, "remedy": finding.remedy}
+        yield Check("environment", OK, " ".join(f"{name}={value}" for name, value in sorted(ours.items())))

@@ -17,10 +17,10 @@ import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, GATE, add_json, add_root, print_json
+from stepscope.cli.command import FINE, GATE, add_json, add_root, show
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Cell, Column, table
-from stepscope.cli.text.terminal import Paint, columns
+from stepscope.cli.text.terminal import Paint
 from stepscope.core.errors import UsageError
 from stepscope.core.numbers import format_value
 from stepscope.core.terminal_text import cut, plain
@@ -48,9 +48,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="the reference")
     parser.add_argument("b", metavar="B", nargs="+", help="the measured runs")
     add_root(parser)
-    gate = (
-        "metric, and how much worse it may get: 'step_seconds +3%%', 'loss@1000 +1%%', 'accuracy@60s -2%%', 'targets'"
-    )
+    gate = "metric, and how much worse it may be: 'step_seconds +3%%', 'loss@1000 +1%%', 'accuracy@60s -2%%', 'targets'"
     parser.add_argument("--gate", metavar="GATE", action="append", default=[], help=gate)
     metric = (
         "compare this too; loss@1000 is its value at step 1000, loss@60s after 60 s, loss@end at the end of each run, "
@@ -101,30 +99,15 @@ def run(options: argparse.Namespace) -> int:
         found = [replace(one, gates=(*one.gates, *map(as_gate, reached.get(one.b, ())))) for one in found]
     _write(options, found)
     passed = not any(item.stops(strict=options.strict) for one in found for item in one.gates)
-    if options.json:
-        _print_facts(groups, found, reached, options.confidence, passed=passed)
-    else:
-        print("\n".join(lines(groups, found, reached, columns(), Paint.of())))
+    facts = {
+        "groups": [{"label": group.label, "runs": [run.label for run in group.runs]} for group in groups],
+        "comparisons": [one.facts() for one in found],
+        "targets": {label: [aim.facts() for aim in some] for label, some in reached.items()},
+        "confidence": options.confidence,
+        "passed": passed,
+    }
+    show(options, facts, lambda width, paint: lines(groups, found, reached, width, paint))
     return FINE if passed else GATE
-
-
-def _print_facts(
-    groups: Sequence[Group],
-    found: Sequence[Comparison],
-    reached: dict[str, list[Aim]],
-    confidence: float,
-    *,
-    passed: bool,
-) -> None:
-    print_json(
-        {
-            "groups": [{"label": group.label, "runs": [run.label for run in group.runs]} for group in groups],
-            "comparisons": [one.facts() for one in found],
-            "targets": {label: [aim.facts() for aim in some] for label, some in reached.items()},
-            "confidence": confidence,
-            "passed": passed,
-        }
-    )
 
 
 def _gates(texts: Sequence[str]) -> list[Gate]:
@@ -232,13 +215,8 @@ def _finding_lines(comparison: Comparison, width: int, paint: Paint) -> Iterator
         yield ""
         yield paint("Comparable?", "bold")
     for item in comparison.findings:
-        yield from _wrapped(
-            f"{item.text}{f': {item.remedy}' if item.remedy else ''}", width, paint, _tone(item.severity)
-        )
-
-
-def _tone(severity: str) -> str:
-    return "yellow" if severity == "warning" else "dim"
+        text = f"{item.text}: {item.remedy}" if item.remedy else item.text
+        yield from _wrapped(text, width, paint, "yellow" if item.severity == "warning" else "dim")
 
 
 def _aim_line(aim: Aim, width: int, paint: Paint) -> str:

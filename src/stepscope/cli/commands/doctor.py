@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import textwrap
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import FAILED, FINE, add_json, add_root, print_json
 from stepscope.cli.commands import checks
-from stepscope.cli.commands.checks import BAD, NOTE, OFF, OK, Finding
+from stepscope.cli.commands.checks import BAD, NOTE, OFF, OK, Check
 from stepscope.cli.text.terminal import Paint, columns, shows_unicode
 from stepscope.core.config import discover, load, load_or_default
 from stepscope.core.errors import UsageError
+from stepscope.core.numbers import format_items
 from stepscope.core.places import find_places
 from stepscope.core.terminal_text import plain
 from stepscope.samplers.machine import host_samplers
@@ -51,14 +53,13 @@ def run(options: argparse.Namespace) -> int:
     found = list(examine(options.dir))
     works = all(finding.state != BAD for finding in found)
     if options.json:
-        facts = [checks.as_data(finding) for finding in found]
-        print_json({"version": __version__, "would_record": works, "findings": facts})
+        print_json({"version": __version__, "would_record": works, "findings": [asdict(finding) for finding in found]})
     else:
         print("\n".join(report(found, columns(), Paint.of())))
     return FINE if works else FAILED
 
 
-def examine(root: str | None) -> Iterator[Finding]:
+def examine(root: str | None) -> Iterator[Check]:
     """Yield everything that was found."""
     environ = os.environ
     files = discover(Path.cwd(), environ)
@@ -98,13 +99,13 @@ def _config_error(files: Sequence[Path]) -> str | None:
     return None
 
 
-def _machine(config: Config) -> Iterator[Finding]:
+def _machine(config: Config) -> Iterator[Check]:
     """Check the runtime folders, and recover the data of crashed processes."""
     try:
         places = find_places()
     except OSError as error:
         text = f"there is no private folder for locks and rings: {error}"
-        yield Finding("runtime", BAD, text, "set STEPSCOPE_RUNTIME_DIR to a folder of your own")
+        yield Check("runtime", BAD, text, "set STEPSCOPE_RUNTIME_DIR to a folder of your own")
         return
     notes: list[str] = []
     salvaged = salvage(places, note=notes.append)
@@ -112,13 +113,12 @@ def _machine(config: Config) -> Iterator[Finding]:
     yield from checks.recording(places, salvaged, notes)
 
 
-def report(found: Sequence[Finding], width: int, paint: Paint) -> Iterator[str]:
+def report(found: Sequence[Check], width: int, paint: Paint) -> Iterator[str]:
     """Yield the report: the verdict, then a line or more for each finding."""
     bad = sum(finding.state == BAD for finding in found)
     notes = sum(finding.state == NOTE for finding in found)
     verdict = "A run started here would not be recorded" if bad else "A run started here would be recorded"
-    counts = ((bad, "problem"), (notes, "note"))
-    more = "".join(f", {number} {noun}{'' if number == 1 else 's'}" for number, noun in counts if number)
+    more = "".join(f", {format_items(*count)}" for count in ((bad, "problem"), (notes, "note")) if count[0])
     yield f"stepscope {__version__}  {paint(verdict, 'bold red' if bad else 'bold green')}{more}"
     yield ""
     before = ""
@@ -127,7 +127,7 @@ def report(found: Sequence[Finding], width: int, paint: Paint) -> Iterator[str]:
         before = finding.topic
 
 
-def _lines(finding: Finding, width: int, paint: Paint, *, repeated: bool) -> Iterator[str]:
+def _lines(finding: Check, width: int, paint: Paint, *, repeated: bool) -> Iterator[str]:
     mark, style = MARKS[finding.state]
     shown = mark if shows_unicode() else PLAIN_MARKS.get(finding.state, mark)
     topic = "" if repeated else finding.topic

@@ -13,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, add_json, add_root, print_json
+from stepscope.cli.command import add_json, add_root, show
 from stepscope.cli.text.number import real, whole
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Column, table
-from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.config import discover, load_or_default
-from stepscope.core.numbers import format_count, format_value
+from stepscope.core.numbers import format_items, format_value
 from stepscope.core.terminal_text import plain
 from stepscope.store.catalog import runs_root, salvage_quietly
 from stepscope.store.retention import Limits, Removal, apply, clear, find_candidates, leftovers, plan
@@ -27,6 +26,8 @@ from stepscope.store.retention import Limits, Removal, apply, clear, find_candid
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from stepscope.cli.text.terminal import Paint
 
 SHOWN = 40
 """Lines of the table; the rest is counted."""
@@ -66,11 +67,7 @@ def run(options: argparse.Namespace) -> int:
         "leftovers": [_plain(removal) for removal in swept],
         "rings_salvaged": salvaged,
     }
-    if options.json:
-        print_json(facts)
-    else:
-        print("\n".join(report(facts, root, removed, swept, columns(), Paint.of())))
-    return FINE
+    return show(options, facts, lambda width, paint: report(facts, root, removed, swept, width, paint))
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
@@ -92,16 +89,16 @@ def report(
     lines = _table(removed, root, width, paint)
     if removed:
         size = format_value(sum(removal.bytes for removal in removed), "bytes")
-        lines += ["", paint(f"{verb} {_counted(len(removed), 'run')}, {size}", "bold")]
+        lines += ["", paint(f"{verb} {format_items(len(removed), 'run')}, {size}", "bold")]
     if swept:
         size = format_value(sum(removal.bytes for removal in swept), "bytes")
-        lines.append(f"{verb} {_counted(len(swept), 'leftover file')}, {size}")
+        lines.append(f"{verb} {format_items(len(swept), 'leftover file')}, {size}")
     if facts["rings_salvaged"]:
-        lines.append(f"recovered the data of {_counted(facts['rings_salvaged'], 'crashed process', 'es')}")
+        lines.append(f"recovered the data of {format_items(facts['rings_salvaged'], 'crashed process', 'es')}")
     if not removed and not swept:
         lines.append("nothing to remove")
     left, size = facts["runs"] - len(removed), facts["bytes"] - sum(removal.bytes for removal in removed)
-    lines.append(paint(f"{_counted(left, 'run')}, {format_value(size, 'bytes')} stay in {plain(root)}", "dim"))
+    lines.append(paint(f"{format_items(left, 'run')}, {format_value(size, 'bytes')} stay in {plain(root)}", "dim"))
     if not any(facts["limits"].values()):
         lines.append(paint("no limit is set: give --max-size-gb, --max-age-days or --max-runs", "dim"))
     return lines
@@ -117,7 +114,3 @@ def _table(removed: Sequence[Removal], root: Path, width: int, paint: Paint) -> 
     ]
     more = [paint(f"and {len(removed) - SHOWN} more", "dim")] if len(removed) > SHOWN else []
     return [*table(shape, rows, width, paint), *more]
-
-
-def _counted(number: int, noun: str, plural: str = "s") -> str:
-    return f"{format_count(number)} {noun}{'' if number == 1 else plural}"

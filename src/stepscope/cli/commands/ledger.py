@@ -21,7 +21,7 @@ from stepscope.cli.text.table import Cell, Column, table
 from stepscope.cli.text.terminal import Paint, bar, columns
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import UsageError
-from stepscope.core.numbers import format_count, format_duration, format_money, format_share, format_value
+from stepscope.core.numbers import format_duration, format_items, format_money, format_share, format_value
 from stepscope.core.terminal_text import cut, plain
 from stepscope.sources.source import RUN
 
@@ -103,8 +103,8 @@ class LedgerSheet(Sheet):
     def _head(self) -> Iterator[str]:
         facts, about = self._facts, self._facts["run"]
         yield f"{self._paint(cut(plain(about['name']), self._width - 14), 'bold')}  {about['state']}"
-        parts = [_many(len(facts["attempts"]), "attempt"), _many(facts["ranks"], "rank")]
-        parts.append(_many(facts["devices"], "GPU" if facts["device"] == "gpu" else "machine"))
+        parts = [format_items(len(facts["attempts"]), "attempt"), format_items(facts["ranks"], "rank")]
+        parts.append(format_items(facts["devices"], "GPU" if facts["device"] == "gpu" else "machine"))
         source = facts["imported"]
         summed = ", added up, because its log has no clock times" if source is not None and not source["timed"] else ""
         yield self._fact("wall clock", f"{format_duration(facts['wall_seconds'])}{summed}; {', '.join(parts)}")
@@ -203,7 +203,3 @@ class LedgerSheet(Sheet):
 
 def _spoken(name: str) -> str:
     return "redone work" if name == "redone" else name
-
-
-def _many(number: int, what: str) -> str:
-    return f"{format_count(number)} {what}{'' if number == 1 else 's'}"

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.command import add_json, add_root, add_run, show
 from stepscope.cli.commands.checks import LiveRing, rings
 from stepscope.cli.named_run import open_run
 from stepscope.cli.text.number import whole
@@ -30,7 +30,6 @@ from stepscope.store.states import read_nodes
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-    from pathlib import Path
 
     from stepscope.core.places import Places
     from stepscope.store.reader import Past
@@ -42,7 +41,7 @@ EVERY = 0.25
 MOST_STEPS = 10_000
 
 
-class Answer(NamedTuple):
+class RequestState(NamedTuple):
     """The state of a request."""
 
     taken: bool = False
@@ -88,11 +87,8 @@ def run(options: argparse.Namespace) -> int:
         cause, _, remedy = str(result["error"]).partition("; ")
         raise StepscopeError(f"profile run {past.id}", cause, remedy or "see `stepscope show`, then ask again")
     facts = _facts(past, result)
-    if options.json:
-        print_json({"run": {"id": past.id, "path": str(past.path)}, "profile": facts})
-    else:
-        print("\n".join(lines(facts)))
-    return FINE
+    about = {"id": past.id, "path": str(past.path)}
+    return show(options, {"run": about, "profile": facts}, lambda *_: lines(facts))
 
 
 def _wanted(options: argparse.Namespace) -> dict[str, Any]:
@@ -174,10 +170,10 @@ def wait(
         progress.close()
 
 
-def look(past: Past, request: str) -> Answer:
+def look(past: Past, request: str) -> RequestState:
     """Return the state of a request."""
     mine = {event.get("kind"): event for event in ours(past.events()) if event.get("request") == request}
-    return Answer(TAKEN in mine, STARTED in mine, mine.get(ANSWER))
+    return RequestState(TAKEN in mine, STARTED in mine, mine.get(ANSWER))
 
 
 def _step(past: Past, rank: int) -> int | None:
@@ -187,7 +183,7 @@ def _step(past: Past, rank: int) -> int | None:
     return max((step for step in steps if step is not None), default=None)
 
 
-def _silence(past: Past, target: LiveRing, answer: Answer, step: int | None, waited: float) -> StepscopeError:
+def _silence(past: Past, target: LiveRing, answer: RequestState, step: int | None, waited: float) -> StepscopeError:
     """Return the likely reason why there is no answer."""
     what, span, last = f"profile run {past.id}", format_duration(waited), f"last step {format_count(step)}"
     who = f"rank {target.rank} (pid {target.pid})"
@@ -228,21 +224,15 @@ def _facts(past: Past, result: dict[str, Any]) -> dict[str, Any]:
     """Return the answer as plain data: without the fields of every event, and with the path of the trace."""
     facts = {key: value for key, value in result.items() if key not in {"kind", "request", "sequence", "step", "time"}}
     trace = facts.get("trace")
-    return {**facts, "trace": None if trace is None else str(_inside(past.path, str(trace)))}
-
-
-def _inside(folder: Path, name: str) -> Path:
-    return folder / name
+    return {**facts, "trace": None if trace is None else str(past.path / str(trace))}
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return the answer as lines."""
     steps, seconds = facts["steps"], facts["seconds"]
-    where = (
-        ""
-        if facts.get("first_step") is None
-        else f" ({format_count(facts['first_step'])} to {format_count(facts['last_step'])})"
-    )
+    where = ""
+    if facts.get("first_step") is not None:
+        where = f" ({format_count(facts['first_step'])} to {format_count(facts['last_step'])})"
     each = format_value(seconds / steps, "seconds") if steps else "-"
     yielded = [
         f"{format_count(steps)} steps{where} of rank {facts.get('rank', 0)} in {format_duration(seconds)}, {each} each"

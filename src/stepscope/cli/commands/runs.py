@@ -16,7 +16,7 @@ from stepscope.cli.text.table import Cell, Column, table
 from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.command_line import typed
 from stepscope.core.endings import is_bad
-from stepscope.core.numbers import format_age, format_count, format_duration
+from stepscope.core.numbers import format_age, format_count, format_duration, format_items
 from stepscope.core.terminal_text import cut, plain
 from stepscope.store.catalog import RunInfo, chosen_root, elsewhere, runs
 
@@ -140,11 +140,8 @@ def _nothing(total: int) -> list[str]:
 
 def _footer(root: str, everything: Sequence[RunInfo], matching: int, shown: int, paint: Paint) -> list[str]:
     """Return the line below the table: the folder, and how many runs are not shown."""
-    parts = [
-        f"{format_count(matching)} of {format_count(len(everything))} runs"
-        if matching < len(everything)
-        else _runs(matching)
-    ]
+    of = f"{format_count(matching)} of " if matching < len(everything) else ""
+    parts = [of + format_items(len(everything), "run")]
     running = sum(info.state == "running" for info in everything)
     if running:
         parts.append(f"{running} running")
@@ -152,7 +149,3 @@ def _footer(root: str, everything: Sequence[RunInfo], matching: int, shown: int,
         parts.append(f"the newest {shown} shown, -n 0 shows all")
     text = f"{', '.join(parts)} in {plain(root)}"
     return ["", paint(text, "dim")] if everything else [paint(f"(looked in {plain(root)})", "dim")]
-
-
-def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{format_count(number)} runs"

@@ -105,9 +105,8 @@ class RunSheet(Sheet):
             if text:
                 yield self._fact(label, plain(text))
         if about["config"]:
-            yield from self._wrapped(
-                "config", "  ".join(plain(item) for item in flatten(about["config"])), CONFIG_LINES
-            )
+            config = "  ".join(plain(item) for item in flatten(about["config"]))
+            yield from self._wrapped("config", config, CONFIG_LINES)
         yield self._fact("folder", plain(about["path"]))
         yield self._fact("size", f"{format_value(facts['bytes'], 'bytes')}, {format_count(facts['points'])} points")
 
@@ -134,9 +133,8 @@ class RunSheet(Sheet):
         taken = self._facts["time"]
         if taken is None:
             return
-        yield from self._title(
-            "Where the time goes", f"{format_count(taken['steps'])} steps, {_seconds(taken['seconds'])}"
-        )
+        summary = f"{format_count(taken['steps'])} steps, {_seconds(taken['seconds'])}"
+        yield from self._title("Where the time goes", summary)
         titles = ("per step", "p50", "p95", "max")
         shape = [Column("phase", narrowest=8), Column("share", right=True), Column("", optional=True)]
         shape += [Column(title, right=True, optional=title in titles[1:]) for title in titles]
@@ -177,9 +175,8 @@ class RunSheet(Sheet):
         rows = [_metric_row(metric, self._width >= 100) for metric in found]
         yield from table([*shape, Column("trend", optional=True)], rows, self._width, self._paint, 2)
         if total > len(found):
-            yield self._note(
-                f"and {format_count(total - len(found))} more: --metric NAME shows one, --json all of them"
-            )
+            more = format_count(total - len(found))
+            yield self._note(f"and {more} more: --metric NAME shows one, --json all of them")
 
     def _texts(self) -> Iterator[str]:
         found = self._facts["texts"]
@@ -187,15 +184,11 @@ class RunSheet(Sheet):
             return
         yield from self._title("Texts", "the newest of each name; the page has all")
         shape = [Column("name", narrowest=8), Column("step", right=True), Column("logged", right=True, optional=True)]
-        rows = [
-            [
-                plain(one["name"], 40),
-                "" if one["step"] is None else format_count(one["step"]),
-                format_count(one["count"]),
-                _line(one),
-            ]
-            for one in found[:TEXTS]
-        ]
+        rows = []
+        for one in found[:TEXTS]:
+            step = "" if one["step"] is None else format_count(one["step"])
+            text = plain(" ".join(one["text"].split()), 400)
+            rows.append([plain(one["name"], 40), step, format_count(one["count"]), text])
         yield from table([*shape, Column("text", narrowest=20)], rows, self._width, self._paint, 2)
         if len(found) > TEXTS:
             yield self._note(f"and {format_count(len(found) - TEXTS)} more names; --json has them")
@@ -203,10 +196,8 @@ class RunSheet(Sheet):
     def _machine(self) -> Iterator[str]:
         found = list(machine_lines(self._facts["machine"], self._width, self._paint))
         if found:
-            number = len(self._facts["machine"]["metrics"])
-            yield from self._title(
-                "Machine", f"means over the run; {format_count(number)} metrics in all, --metric NAME shows one"
-            )
+            number = format_count(len(self._facts["machine"]["metrics"]))
+            yield from self._title("Machine", f"means over the run; {number} metrics in all, --metric NAME shows one")
             yield from found
 
     def _end(self) -> Iterator[str]:
@@ -223,9 +214,8 @@ class RunSheet(Sheet):
         titles = ("attempt", "rank", "state", "step", "rows", "lost", "refused")
         shape = [Column(title, right=title in titles[3:], narrowest=10 * (title == "state")) for title in titles]
         shape += [Column("duration", right=True, optional=True), Column("node", narrowest=8, optional=True)]
-        shown = sorted(
-            ranks, key=lambda rank: (rank["state"] in {"finished", "running"}, -rank["attempt"], rank["rank"])
-        )
+        healthy = {"finished", "running"}
+        shown = sorted(ranks, key=lambda rank: (rank["state"] in healthy, -rank["attempt"], rank["rank"]))
         if ranks:
             yield from table(shape, [_rank_row(rank) for rank in shown[:RANKS]], self._width, self._paint, 2)
         if len(ranks) > RANKS:
@@ -241,9 +231,8 @@ class RunSheet(Sheet):
         yield from self._title("Overhead of recording", ", ".join(parts))
         if facts["events"]:
             kinds = sorted(facts["events"].items(), key=lambda item: (-item[1], item[0]))
-            yield from self._title(
-                "Events", ", ".join(f"{format_count(number)} {plain(kind, 40)}" for kind, number in kinds)
-            )
+            counts = ", ".join(f"{format_count(number)} {plain(kind, 40)}" for kind, number in kinds)
+            yield from self._title("Events", counts)
         if facts["problems"]:
             yield from self._title("Problems while reading", str(len(facts["problems"])))
             for problem in facts["problems"][:8]:
@@ -263,10 +252,6 @@ def _surroundings(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "git", " ".join(str(part) for part in (str(git.get("commit") or "")[:12], git.get("branch")) if part)
     command = about["command"]
     yield "command", shlex.join(str(word) for word in command) if isinstance(command, list) else ""
-
-
-def _line(text: dict[str, Any]) -> str:
-    return plain(" ".join(text["text"].split()), 400)
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -292,10 +277,8 @@ def flatten(config: Any, above: str = "") -> Iterator[str]:
 
 
 def _phase_row(phase: dict[str, Any], width: int) -> list[Cell | str]:
-    share = phase["share"]
-    figures = [_seconds(phase[key]) for key in FIGURES]
-    percent = format_value(share, "ratio")
-    return [plain(phase["phase"]), percent, Cell(bar(share or 0.0, width), "blue"), *figures]
+    share, figures = phase["share"], [_seconds(phase[key]) for key in FIGURES]
+    return [plain(phase["phase"]), format_value(share, "ratio"), Cell(bar(share or 0.0, width), "blue"), *figures]
 
 
 def _metric_row(metric: dict[str, Any], wide: bool) -> list[Cell | str]:  # noqa: FBT001 - private
@@ -310,24 +293,17 @@ def _joined(trend: list[float | None], size: int) -> list[float | None]:
     """Join `size` intervals each; values that are not finite stay visible."""
     groups = [trend[place : place + size] for place in range(0, len(trend), size)]
     known = [[value for value in group if value is not None] for group in groups]
-    return [
-        sum(some) / len(some) if len(some) == len(group) else None for some, group in zip(known, groups, strict=True)
-    ]
+    pairs = zip(known, groups, strict=True)
+    return [sum(some) / len(some) if len(some) == len(group) else None for some, group in pairs]
 
 
 def _rank_row(rank: dict[str, Any]) -> list[Cell | str]:
     mark = " (inferred)" if rank["inferred"] else ""
+    state = Cell(f"{plain(rank['state'])}{mark}", STYLES.get(rank["state"], ""))
+    counts = [format_count(rank[key]) for key in ("step", "rows")]
     lost = [Cell(format_count(rank[key]), "red" if rank[key] else "") for key in ("lost", "refused")]
-    return [
-        str(rank["attempt"]),
-        str(rank["rank"]),
-        Cell(f"{plain(rank['state'])}{mark}", STYLES.get(rank["state"], "")),
-        format_count(rank["step"]),
-        format_count(rank["rows"]),
-        *lost,
-        format_duration(rank["seconds"]),
-        plain(rank["node"]),
-    ]
+    ends = [format_duration(rank["seconds"]), plain(rank["node"])]
+    return [str(rank["attempt"]), str(rank["rank"]), state, *counts, *lost, *ends]
 
 
 def metric_block(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
@@ -339,9 +315,8 @@ def metric_block(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[st
     if facts["trend"]:
         yield f"  {paint(sparkline(facts['trend']), 'cyan')}"
     for keys in (("last", "min", "max", "mean"), ("std", "p50", "p95", "p99")):
-        yield (
-            "  " + "".join(f"{paint(key.ljust(5), 'dim')}{format_value(facts[key], unit):<14}" for key in keys).rstrip()
-        )
+        figures = (f"{paint(key.ljust(5), 'dim')}{format_value(facts[key], unit):<14}" for key in keys)
+        yield f"  {''.join(figures).rstrip()}"
     if facts["nonfinite"]:
         yield paint(f"  {format_count(facts['nonfinite'])} of them not finite", "red")
     yield ""

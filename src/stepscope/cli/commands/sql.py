@@ -20,7 +20,7 @@ from stepscope.cli.command import FINE, add_root
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Column, table
 from stepscope.cli.text.terminal import Paint, columns
-from stepscope.core.numbers import format_count
+from stepscope.core.numbers import format_count, format_items
 from stepscope.core.terminal_text import plain, plain_lines
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _print_table(answer: Answer) -> None:
     paint = Paint.of()
     print("\n".join(table(titles, rows, width, paint) if rows else ["  ".join(title.title for title in titles)]))
     more = f", the first {format_count(SHOWN)} shown; --csv prints all" if total > SHOWN else ""
-    print(paint(f"({'1 row' if total == 1 else f'{format_count(total)} rows'}{more})", "dim"))
+    print(paint(f"({format_items(total, 'row')}{more})", "dim"))
 
 
 def _shown(value: Any) -> str:

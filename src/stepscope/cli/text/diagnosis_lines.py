@@ -23,12 +23,12 @@ def lines(facts: dict[str, Any], width: int, paint: Paint, *, everything: bool =
     about, found = facts["run"], facts["findings"]
     label = about["name"] if about["name"] == about["id"] else f"{about['name']} ({about['id']})"
     yield paint(cut(plain(label), width - 14), "bold") + (f"  {about['state']}" if about["state"] else "")
-    yield from _fact("verdict", paint(facts["primary"], _style(found)), width, paint)
+    style = MARKS[found[0]["severity"]][1] if found else "green"
+    yield from _fact("verdict", paint(facts["primary"], style), width, paint)
     if facts["steps"]:
         mean = format_value(facts["seconds"] / facts["steps"], "seconds")
-        yield from _fact(
-            "steps", f"{format_count(facts['steps'])} in {format_duration(facts['seconds'])}, {mean} each", width, paint
-        )
+        text = f"{format_count(facts['steps'])} in {format_duration(facts['seconds'])}, {mean} each"
+        yield from _fact("steps", text, width, paint)
     for note in facts["notes"]:
         yield from _fact("note", note, width, paint)
     if not found:
@@ -38,10 +38,6 @@ def lines(facts: dict[str, Any], width: int, paint: Paint, *, everything: bool =
         yield from _finding(one, width, paint)
     yield from _changes(facts, width, paint, everything=everything)
     yield from _missing(facts["missing"], width, paint, everything=everything)
-
-
-def _style(found: list[dict[str, Any]]) -> str:
-    return MARKS[found[0]["severity"]][1] if found else "green"
 
 
 def _fact(label: str, text: str, width: int, paint: Paint) -> Iterator[str]:

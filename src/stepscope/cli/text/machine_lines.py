@@ -34,32 +34,9 @@ def machine_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[s
 
 
 def _sources(found: Figures) -> Iterator[tuple[str, list[str]]]:
-    yield (
-        "cpu",
-        [
-            *_use(found, "cpu/usage_ratio", "in use"),
-            *_worth(found, "cpu/iowait_ratio", "waiting for disks"),
-            *_worth(found, "cpu/steal_ratio", "stolen by the host"),
-            *_worth(found, "cgroup/throttled_ratio", "throttled by the container's limit"),
-        ],
-    )
-    yield "memory", [*_use(found, "memory/used_ratio", "in use"), *_worth(found, "swap/used_ratio", "of the swap")]
-    yield (
-        "disk",
-        [
-            *_one(found, "disk/read_bytes_per_second", "read"),
-            *_one(found, "disk/write_bytes_per_second", "written"),
-            *_last(found, "disk/free_bytes", "free"),
-        ],
-    )
-    yield (
-        "network",
-        [
-            *_one(found, "network/received_bytes_per_second", "received"),
-            *_one(found, "network/sent_bytes_per_second", "sent"),
-        ],
-    )
-    yield "power", [*_one(found, "power/cpu_watts", "processors"), *_one(found, "temperature/cpu_celsius", "at")]
+    """Yield each source with what is known of it."""
+    for label, parts in HOST.items():
+        yield label, [text for how, name, what in parts for text in how(found, name, what)]
     for rank in _instances(found, "process"):
         yield f"rank {rank}", _process(found, f"process/{rank}")
     for index in _instances(found, "gpu"):
@@ -79,12 +56,8 @@ def _gpu(found: Figures, name: str) -> list[str]:
     total = found.get(f"{name}/memory_total_bytes", {}).get("last")
     if memory and total:
         memory = [f"{memory[0]} of {format_value(total, 'bytes')}"]
-    return [
-        *_use(found, f"{name}/utilization_ratio", "in use"),
-        *memory,
-        *_one(found, f"{name}/temperature_celsius", "at"),
-        *_one(found, f"{name}/power_watts", "drawing"),
-    ]
+    heat, power = _mean(found, f"{name}/temperature_celsius", "at"), _mean(found, f"{name}/power_watts", "drawing")
+    return [*_use(found, f"{name}/utilization_ratio", "in use"), *memory, *heat, *power]
 
 
 def _instances(found: Figures, group: str) -> list[int]:
@@ -92,34 +65,50 @@ def _instances(found: Figures, group: str) -> list[int]:
     return sorted(int(number) for number in numbers if number.isdecimal())[:MOST_INSTANCES]
 
 
+def _texts(found: Figures, name: str, *keys: str) -> list[str]:
+    """Return figures of a metric as text; nothing if its mean or last value is unknown."""
+    figures = found.get(name, {})
+    return [] if figures.get(keys[0]) is None else [format_value(figures[key], unit_of(name)) for key in keys]
+
+
 def _use(found: Figures, name: str, what: str) -> list[str]:
-    figures = found.get(name)
-    if figures is None or figures["mean"] is None:
-        return []
-    unit = unit_of(name)
-    return [f"{format_value(figures['mean'], unit)} {what} (most {format_value(figures['max'], unit)})"]
+    texts = _texts(found, name, "mean", "max")
+    return [f"{texts[0]} {what} (most {texts[1]})"] if texts else []
 
 
-def _one(found: Figures, name: str, what: str) -> list[str]:
-    figures = found.get(name)
-    return (
-        [] if figures is None or figures["mean"] is None else [f"{what} {format_value(figures['mean'], unit_of(name))}"]
-    )
+def _mean(found: Figures, name: str, what: str) -> list[str]:
+    return [f"{what} {text}" for text in _texts(found, name, "mean")]
 
 
 def _last(found: Figures, name: str, what: str) -> list[str]:
-    figures = found.get(name)
-    return (
-        [] if figures is None or figures["last"] is None else [f"{format_value(figures['last'], unit_of(name))} {what}"]
-    )
+    return [f"{text} {what}" for text in _texts(found, name, "last")]
 
 
-def _worth(found: Figures, name: str, what: str) -> list[str]:
+def _notable(found: Figures, name: str, what: str) -> list[str]:
     """Return a share, unless it was always below 1 %."""
-    figures = found.get(name)
-    if figures is None or not figures["max"] or figures["max"] < 0.01:
-        return []
-    return [f"{format_value(figures['mean'], 'ratio')} {what} (most {format_value(figures['max'], 'ratio')})"]
+    return _use(found, name, what) if (found.get(name, {}).get("max") or 0.0) >= 0.01 else []
+
+
+HOST = {
+    "cpu": (
+        (_use, "cpu/usage_ratio", "in use"),
+        (_notable, "cpu/iowait_ratio", "waiting for disks"),
+        (_notable, "cpu/steal_ratio", "stolen by the host"),
+        (_notable, "cgroup/throttled_ratio", "throttled by the container's limit"),
+    ),
+    "memory": ((_use, "memory/used_ratio", "in use"), (_notable, "swap/used_ratio", "of the swap")),
+    "disk": (
+        (_mean, "disk/read_bytes_per_second", "read"),
+        (_mean, "disk/write_bytes_per_second", "written"),
+        (_last, "disk/free_bytes", "free"),
+    ),
+    "network": (
+        (_mean, "network/received_bytes_per_second", "received"),
+        (_mean, "network/sent_bytes_per_second", "sent"),
+    ),
+    "power": ((_mean, "power/cpu_watts", "processors"), (_mean, "temperature/cpu_celsius", "at")),
+}
+"""What the host's sources show: how, which metric, and a word for it."""
 
 
 def end_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:

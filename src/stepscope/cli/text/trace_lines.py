@@ -6,6 +6,7 @@ import os
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from stepscope.cli.text.diagnosis_lines import MARKS
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.cli.text.terminal import Paint, bar
 from stepscope.core.numbers import format_count, format_duration
@@ -26,7 +27,6 @@ SHARES = (
     ("copies", "memcpy_percent"),
     ("idle", "idle_percent"),
 )
-MARKS = {"critical": ("!!", "red"), "warning": ("!", "yellow"), "info": ("-", "dim")}
 MOST_FINDINGS = 8
 BAR = 20
 SINGLE = 3
@@ -52,7 +52,9 @@ def lines(facts: dict[str, Any], width: int, paint: Paint, rows: int) -> Iterato
 def _rank(rank: dict[str, Any], width: int, paint: Paint, rows: int) -> Iterator[str]:
     number = "" if rank["rank"] is None else f", rank {rank['rank']}"
     yield paint(cut(plain(os.path.basename(rank["file"])), width - 30), "bold") + number
-    yield paint(f"  {_window(rank)}, {format_count(rank['events'])} events", "dim")
+    window, events = rank["window"], format_count(rank["events"])
+    span = _time(window["end_us"] - window["start_us"])
+    yield paint(f"  window: {WINDOWS[window['kind']]}, {span}, {events} events", "dim")
     yield from _shares(rank, paint)
     yield from _causes(rank, width, paint)
     yield from _findings(rank["findings"], width, paint)
@@ -60,11 +62,6 @@ def _rank(rank: dict[str, Any], width: int, paint: Paint, rows: int) -> Iterator
     yield from _operators(rank["operators"][:rows], width, paint)
     for note in rank["notes"]:
         yield paint(cut(f"  note: {plain(note)}", width), "dim")
-
-
-def _window(rank: dict[str, Any]) -> str:
-    window = rank["window"]
-    return f"window: {WINDOWS[window['kind']]}, {_time(window['end_us'] - window['start_us'])}"
 
 
 def _shares(rank: dict[str, Any], paint: Paint) -> Iterator[str]:
@@ -105,17 +102,10 @@ def _kernels(found: list[dict[str, Any]], width: int, paint: Paint) -> Iterator[
     yield from _title("Kernels", paint)
     shape = [Column("name", narrowest=20), Column("family", optional=True), Column("calls", right=True)]
     shape += [Column("total", right=True), Column("mean", right=True, optional=True), Column("share", right=True)]
-    rows = [
-        [
-            plain(one["name"]),
-            one["family"],
-            format_count(one["calls"]),
-            _time(one["total_us"]),
-            _time(one["mean_us"]),
-            f"{one['percent']:.1f} %",
-        ]
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        times = [_time(one[key]) for key in ("total_us", "mean_us")]
+        rows.append([plain(one["name"]), one["family"], format_count(one["calls"]), *times, f"{one['percent']:.1f} %"])
     yield from table(shape, rows, width, paint, 2)
 
 
@@ -125,16 +115,8 @@ def _operators(found: list[dict[str, Any]], width: int, paint: Paint) -> Iterato
     yield from _title("Operators", paint)
     titles = ("calls", "self", "total", "device")
     shape = [Column("name", narrowest=20), *(Column(title, right=True) for title in titles)]
-    rows = [
-        [
-            plain(one["name"]),
-            format_count(one["calls"]),
-            _time(one["self_us"]),
-            _time(one["total_us"]),
-            _time(one["device_us"]),
-        ]
-        for one in found
-    ]
+    times = ("self_us", "total_us", "device_us")
+    rows = [[plain(one["name"]), format_count(one["calls"]), *(_time(one[key]) for key in times)] for one in found]
     yield from table(shape, rows, width, paint, 2)
 
 
@@ -161,12 +143,8 @@ def _comparison(facts: dict[str, Any], width: int, paint: Paint, rows: int) -> I
     """Yield the changes from the first to the second trace."""
     yield from _title(f"Comparison, per {facts['per']}", paint)
     yield f"  {_time(facts['before_us'])} before, {_time(facts['after_us'])} after: {_signed(facts['difference_us'])}"
-    shape = [
-        Column("what", narrowest=20),
-        Column("kind", optional=True),
-        Column("change"),
-        Column("difference", right=True),
-    ]
+    shape = [Column("what", narrowest=20), Column("kind", optional=True)]
+    shape += [Column("change"), Column("difference", right=True)]
     changed = [part for part in facts["parts"] if part["change"] != "same"][:rows]
     cells = [[plain(one["name"]), one["kind"], one["change"], _signed(one["difference_us"])] for one in changed]
     if cells:
