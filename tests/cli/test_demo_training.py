@@ -8,6 +8,7 @@ import pytest
 
 import stepscope
 from stepscope.cli.demo.training import LEAK_BYTES, PEAK_RATE, Settings, Training, learning_rate, plan, resident_bytes
+from tests.integration.processes import wait_until_written
 
 STEPS, SPEED = 100, 1e6
 
@@ -16,7 +17,7 @@ def train(seed=1, steps=STEPS, stopped=lambda: False):
     """Train through the real recorder and return the run, read back."""
     with stepscope.init(project="demo") as run:
         Training(run, Settings(steps, seed, SPEED), stopped).all()
-    return stepscope.open(run.path)
+    return wait_until_written(run)
 
 
 @pytest.fixture(scope="module")
