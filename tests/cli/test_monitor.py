@@ -170,7 +170,7 @@ def test_events_are_lines_of_their_own(machine, capsys):
     machine.happened = [{"kind": "gpu_lost", "gpu": 1, "reason": "off the bus"}]
     moment = MachineSample(0, 0, {}, {}, machine.happened)
     stream = io.StringIO()
-    monitor.Lines(stream, None).take(moment)
+    monitor.SampleLines(stream, None).take(moment)
     assert "gpu lost: gpu 1, reason off the bus" in stream.getvalue()
 
 
