@@ -99,15 +99,17 @@ def run(options: argparse.Namespace) -> int:
         found = [replace(one, gates=(*one.gates, *map(as_gate, reached.get(one.b, ())))) for one in found]
     _write(options, found)
     passed = not any(item.stops(strict=options.strict) for one in found for item in one.gates)
-    facts = {
+    facts = _facts(groups, found, reached) | {"confidence": options.confidence, "passed": passed}
+    show(options, facts, lambda width, paint: lines(groups, found, reached, width, paint))
+    return FINE if passed else GATE
+
+
+def _facts(groups: Sequence[Group], found: Sequence[Comparison], reached: dict[str, list[Aim]]) -> dict[str, Any]:
+    return {
         "groups": [{"label": group.label, "runs": [run.label for run in group.runs]} for group in groups],
         "comparisons": [one.facts() for one in found],
         "targets": {label: [aim.facts() for aim in some] for label, some in reached.items()},
-        "confidence": options.confidence,
-        "passed": passed,
     }
-    show(options, facts, lambda width, paint: lines(groups, found, reached, width, paint))
-    return FINE if passed else GATE
 
 
 def _gates(texts: Sequence[str]) -> list[Gate]:
