@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 import stepscope
-from stepscope.cli.demo.training import LEAK_BYTES, PEAK_RATE, Settings, Training, learning_rate, plan, resident_bytes
+from stepscope.cli.demo.training import (
+    LEAK_BYTES,
+    PEAK_RATE,
+    DemoSettings,
+    Training,
+    learning_rate,
+    plan,
+    resident_bytes,
+)
 from tests.integration.processes import wait_until_written
 
 STEPS, SPEED = 100, 1e6
@@ -16,7 +24,7 @@ STEPS, SPEED = 100, 1e6
 def train(seed=1, steps=STEPS, stopped=lambda: False):
     """Train through the real recorder and return the run, read back."""
     with stepscope.init(project="demo") as run:
-        Training(run, Settings(steps, seed, SPEED), stopped).all()
+        Training(run, DemoSettings(steps, seed, SPEED), stopped).all()
     return wait_until_written(run)
 
 
@@ -68,7 +76,7 @@ def test_evaluation_and_checkpoint_delay_the_next_step(planted):
 
 def test_leak_keeps_memory():
     """At the end the leak holds its bytes of every step since it began, in arrays of its own."""
-    training = Training(stepscope.Run.off(), Settings(STEPS, speed=SPEED))
+    training = Training(stepscope.Run.off(), DemoSettings(STEPS, speed=SPEED))
     assert training.all()
     assert sum(kept.nbytes for kept in training._leak if kept.base is None) == len(plan(STEPS).leak) * LEAK_BYTES
 
@@ -77,7 +85,7 @@ def test_stalled_loader_pauses_longer(monkeypatch):
     """Batches of the stall wait longer than all others."""
     waits = []
     monkeypatch.setattr("stepscope.cli.demo.training.time.sleep", waits.append)
-    training = Training(stepscope.Run.off(), Settings(STEPS))
+    training = Training(stepscope.Run.off(), DemoSettings(STEPS))
     for _ in training._loader:
         pass
     slow = {step for step, seconds in enumerate(waits) if seconds > 10 * min(waits)}

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from stepscope.cli.demo.lines import Lines, one_line
+from stepscope.cli.demo.lines import RunLines, one_line
 from stepscope.cli.demo.progress import DemoProgress, DemoRun, MetricColumn, columns_of, happenings, progress
 from stepscope.cli.demo.summary import summary
 from stepscope.cli.text.terminal import is_screen
@@ -117,7 +117,7 @@ def test_text_of_a_run_cannot_act():
     stream = io.StringIO()
     run = recorded()
     run.events.append({"kind": "planted", "what": "x\x1b[2J", "step": 3, "why": "\x1b]0;y\x07"})
-    Lines(stream).show(progress(run))
+    RunLines(stream).show(progress(run))
     assert "\x1b" not in stream.getvalue()
 
 
@@ -138,7 +138,7 @@ class Terminal(io.StringIO):
 def test_lines_are_few():
     """Plain output has one line for each event and one for every five seconds of the run."""
     stream = io.StringIO()
-    lines = Lines(stream)
+    lines = RunLines(stream)
     for _ in range(3):
         lines.show(progress(recorded()))
     written = stream.getvalue().splitlines()

@@ -77,7 +77,7 @@ def _meant(message: str, options: list[str]) -> tuple[str, str | None]:
     return message, near[0] if near else None
 
 
-class Program(Parser):
+class ProgramParser(Parser):
     """The top-level parser, whose help groups the commands."""
 
     def format_help(self) -> str:
@@ -118,10 +118,10 @@ def commands_of(
         yield from commands_of(own, (*path, name))
 
 
-def build_parser(names: Iterable[str] = COMMANDS) -> Program:
+def build_parser(names: Iterable[str] = COMMANDS) -> ProgramParser:
     """Return the parser with these commands; a command without a module is left out."""
     raw = argparse.RawDescriptionHelpFormatter
-    parser = Program("stepscope", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
+    parser = ProgramParser("stepscope", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)

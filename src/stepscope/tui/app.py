@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from textual import events
     from textual.app import ComposeResult
 
-    from stepscope.tui.request import Request
+    from stepscope.tui.request import PastRequest
     from stepscope.tui.text import Line
     from stepscope.views.terminal import TerminalScene
 
@@ -43,7 +43,7 @@ FOLLOW_SECONDS = 2.0
 """Seconds between two checks for a newer run."""
 
 
-class Feed(Protocol):
+class SceneFeed(Protocol):
     """The source of the dashboard: a run, or this machine."""
 
     scene: TerminalScene
@@ -51,7 +51,7 @@ class Feed(Protocol):
     def poll(self) -> None:
         """Read new data."""
 
-    def wanted(self) -> Request | None:
+    def wanted(self) -> PastRequest | None:
         """Return the pending request for past data once; None if there is none."""
 
     def answered(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
@@ -136,10 +136,10 @@ class TopApp(App[None]):
 
     def __init__(
         self,
-        feed: Feed,
+        feed: SceneFeed,
         interval: float = 0.5,
         options: ViewOptions | None = None,
-        newer: Callable[[Feed], Feed | None] | None = None,
+        newer: Callable[[SceneFeed], SceneFeed | None] | None = None,
         folder: Path | None = None,
     ) -> None:
         """Show `feed` every `interval` seconds.
@@ -210,7 +210,7 @@ class TopApp(App[None]):
         if width and height:
             self._canvas.show(draw(self.feed.scene, self.options, width, height))
 
-    async def _read(self, feed: Feed, asked: Request) -> None:
+    async def _read(self, feed: SceneFeed, asked: PastRequest) -> None:
         """Read the past of a run in another process."""
         path = getattr(feed, "path", None)
         if path is None:

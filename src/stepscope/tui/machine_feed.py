@@ -11,10 +11,10 @@ from stepscope.views.terminal import TerminalNode, TerminalScene
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from stepscope.tui.request import Request
+    from stepscope.tui.request import PastRequest
 
 
-class Moment(Protocol):
+class Sample(Protocol):
     """One sample of a machine."""
 
     @property
@@ -26,10 +26,10 @@ class Moment(Protocol):
         """Events since the previous sample."""
 
 
-class Machine(Protocol):
+class SampledMachine(Protocol):
     """A machine to sample: `watcher.machine.LocalMachine`."""
 
-    def look(self) -> Moment:
+    def look(self) -> Sample:
         """Sample all sources."""
 
     def absent(self) -> dict[str, str]:
@@ -42,7 +42,9 @@ class Machine(Protocol):
 class MachineFeed:
     """A machine on the dashboard; `scene` is the data to draw."""
 
-    def __init__(self, machine: Machine, host: str, note: str = "", clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, machine: SampledMachine, host: str, note: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
         """Take the first sample; rates come with the second."""
         self._machine, self._clock = machine, clock
         self.scene = TerminalScene(host, is_run=False, note=note)
@@ -53,7 +55,7 @@ class MachineFeed:
         """Stop the processes of the samplers."""
         self._machine.close()
 
-    def wanted(self) -> Request | None:
+    def wanted(self) -> PastRequest | None:
         """Return None: a machine has no stored past."""
         return None
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stepscope.store.curves import Curves
     from stepscope.store.reader import Past
-    from stepscope.tui.request import Request
+    from stepscope.tui.request import PastRequest
 
 POINTS = 512
 """Buckets per graph."""
@@ -39,12 +39,12 @@ def main(arguments: list[str]) -> int:
     from stepscope.store.layout import RunFolder
     from stepscope.store.reader import Past
 
-    request: Request = json.loads(arguments[1])
+    request: PastRequest = json.loads(arguments[1])
     sys.stdout.buffer.write(answer(Past(RunFolder(Path(arguments[0]))), request))
     return 0
 
 
-def answer(past: Past, request: Request) -> bytes:
+def answer(past: Past, request: PastRequest) -> bytes:
     """Return the requested data as an archive."""
     from stepscope.store.curves import Ask, curves
     from stepscope.views.metric_list import metric_list

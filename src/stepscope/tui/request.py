@@ -18,7 +18,7 @@ SECONDS = 120.0
 """Longest time that reading may take, in seconds."""
 
 
-class Request(TypedDict):
+class PastRequest(TypedDict):
     """A request for past data."""
 
     names: list[str]
@@ -28,12 +28,12 @@ class Request(TypedDict):
     diagnosis: bool
 
 
-def request(names: list[str] | None = None, *, everything: bool = False, diagnosis: bool = False) -> Request:
+def request(names: list[str] | None = None, *, everything: bool = False, diagnosis: bool = False) -> PastRequest:
     """Return a request."""
     return {"names": names or [], "everything": everything, "diagnosis": diagnosis}
 
 
-def command(path: Path, asked: Request) -> list[str]:
+def command(path: Path, asked: PastRequest) -> list[str]:
     """Return the command that answers; never `-m`, because files of the working directory could shadow our modules."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     code = f"import sys; sys.path.insert(0, {root!r}); from {MODULE} import main; sys.exit(main(sys.argv[1:]))"

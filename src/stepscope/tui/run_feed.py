@@ -18,7 +18,7 @@ from stepscope.store.meta import read_meta
 from stepscope.store.points import NO_NS, Points
 from stepscope.store.series import by_name
 from stepscope.store.states import read_nodes
-from stepscope.tui.request import Request, request
+from stepscope.tui.request import PastRequest, request
 from stepscope.views.event_list import QUIET, EventCount, line_of
 from stepscope.views.pace import STEP, RankPace, StepPace
 from stepscope.views.rates import StepTotals
@@ -63,7 +63,7 @@ class RunFeed:
         self._follower = Follower(self._folder)
         self._sources: dict[str, str] = {}
         self._waiting: list[Points] | None = []
-        self._wanted: Request | None = request(everything=True)
+        self._wanted: PastRequest | None = request(everything=True)
         self._pace = StepPace()
         self._read_files(clock())
 
@@ -71,7 +71,7 @@ class RunFeed:
         """Close the files that are followed."""
         self._follower.close()
 
-    def wanted(self) -> Request | None:
+    def wanted(self) -> PastRequest | None:
         """Return the pending request once; None if there is none."""
         asked, self._wanted = self._wanted, None
         return asked

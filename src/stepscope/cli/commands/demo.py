@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stepscope.cli.demo.progress import DemoProgress, DemoRun
-    from stepscope.cli.demo.training import Settings
+    from stepscope.cli.demo.training import DemoSettings
     from stepscope.store.reader import Past
 
 STEPS = 1000
@@ -84,10 +84,10 @@ def _speed(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Start the training, show it, and print a summary."""
-    from stepscope.cli.demo.training import Settings
+    from stepscope.cli.demo.training import DemoSettings
     from stepscope.cli.text.terminal import is_dashboard_terminal
 
-    settings = Settings(options.steps, options.seed, options.speed, options.project, options.dir)
+    settings = DemoSettings(options.steps, options.seed, options.speed, options.project, options.dir)
     terminal = is_dashboard_terminal()
     wants_page = not options.no_page and (terminal or options.port is not None)
     with contextlib.ExitStack() as stack:
@@ -138,9 +138,9 @@ def _show(past: Past, child: Child, address: str | None) -> int:
 
 def _print(past: Past, child: Child, ends: list[BaseException]) -> int:
     """Print lines until the training is over; return its exit code. Ctrl-C stops the training."""
-    from stepscope.cli.demo.lines import Lines
+    from stepscope.cli.demo.lines import RunLines
 
-    lines = Lines(sys.stdout)
+    lines = RunLines(sys.stdout)
     try:
         while child.wait(POLL_SECONDS) is None:
             if ends:  # raised where it could not be passed on, such as in a finalizer
@@ -191,7 +191,7 @@ def _summarize(past: Past, root: str | None) -> None:
 class Child:
     """The training process; a context manager that stops it at the end."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DemoSettings) -> None:
         """Start the training in its own session, so that Ctrl-C reaches only us.
 
         Raises:

@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
         ends = stack.enter_context(ended_by_signals())
         machine = open_machine(options)
         stack.callback(machine.close)
-        show = JsonOut(sys.stdout) if options.json else Lines(sys.stdout, options.gpu)
+        show = JsonOut(sys.stdout) if options.json else SampleLines(sys.stdout, options.gpu)
         sinks: list[Sink] = []
         page = None
         if options.jsonl_dir is not None:
@@ -276,7 +276,7 @@ class Display(Protocol):
         """Show a sample."""
 
 
-class Lines:
+class SampleLines:
     """Prints one line per sample, for a pipe, a file or a simple terminal."""
 
     def __init__(self, stream: TextIO, gpus: Sequence[int] | None) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from stepscope.tui.app import Feed
+    from stepscope.tui.app import SceneFeed
     from stepscope.views.terminal import TerminalScene
 
 INTERVAL = 0.5
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     return app.return_code or FINE
 
 
-def _feed(options: argparse.Namespace) -> Feed:
+def _feed(options: argparse.Namespace) -> SceneFeed:
     from stepscope.tui.run_feed import RunFeed
 
     if options.run:
@@ -95,7 +95,7 @@ def _running(given: str | None) -> Path | None:
     return found
 
 
-def _machine(options: argparse.Namespace, note: str = "") -> Feed:
+def _machine(options: argparse.Namespace, note: str = "") -> SceneFeed:
     from stepscope.tui.machine_feed import MachineFeed
     from stepscope.watcher.machine import LocalMachine, local_samplers
 
@@ -127,7 +127,7 @@ class _Newest:
         self._options, self._root = options, runs_root(options.dir)
         self._seen: tuple[float, ...] = ()
 
-    def __call__(self, feed: Feed) -> Feed | None:
+    def __call__(self, feed: SceneFeed) -> SceneFeed | None:
         """Return the feed of a newer run, or None; reads runs only if a folder has changed."""
         from stepscope.core.errors import StepscopeError
         from stepscope.tui.run_feed import RunFeed
@@ -148,7 +148,7 @@ class _Newest:
             return None
 
 
-def _began_later(path: Path, feed: Feed) -> bool:
+def _began_later(path: Path, feed: SceneFeed) -> bool:
     from stepscope.views.run_list import row
 
     return bool(row(path)["created"] > row(feed.path)["created"])  # type: ignore[attr-defined] # a run has a path
@@ -161,7 +161,7 @@ def _folders(root: Path) -> list[Path]:
         return []
 
 
-def _print(feed: Feed, options: argparse.Namespace) -> int:
+def _print(feed: SceneFeed, options: argparse.Namespace) -> int:
     """Print one line or object per refresh; a run that has ended gets one."""
     interval = options.interval or (LINE_SECONDS if options.count is None else INTERVAL)
     done = 0
@@ -180,7 +180,7 @@ def _print(feed: Feed, options: argparse.Namespace) -> int:
             feed.close()
 
 
-def _read_past(feed: Feed) -> None:
+def _read_past(feed: SceneFeed) -> None:
     from stepscope.tui.request import SECONDS, command, environment, opened
 
     asked, path = feed.wanted(), getattr(feed, "path", None)

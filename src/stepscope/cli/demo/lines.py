@@ -18,7 +18,7 @@ LINE_SECONDS = 5.0
 NAMES = {"process/memory_bytes": "memory"}
 
 
-class Lines:
+class RunLines:
     """Writes one line every few seconds of the run, and one for each event."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -47,7 +47,7 @@ READY = "recording "
 
 
 @dataclass(frozen=True)
-class Settings:
+class DemoSettings:
     """Settings of a training."""
 
     steps: int
@@ -185,7 +185,7 @@ def resident_bytes(statm: str = "/proc/self/statm") -> int:
 class Training:
     """A training with planted faults."""
 
-    def __init__(self, run: Run, settings: Settings, stopped: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, run: Run, settings: DemoSettings, stopped: Callable[[], bool] = lambda: False) -> None:
         """Prepare data and network; `stopped` is asked before each step."""
         self.run, self.settings, self._stopped = run, settings, stopped
         self.faults = plan(settings.steps)
@@ -290,7 +290,7 @@ class Stop:
 
 def main(arguments: list[str]) -> int:
     """Train; return 0 at the end, 130 if stopped before, 1 if nothing can be recorded."""
-    settings, stop = Settings(**json.loads(arguments[0])), Stop()
+    settings, stop = DemoSettings(**json.loads(arguments[0])), Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop.ask)
     given = {"--steps": settings.steps, "--seed": settings.seed, "--speed": settings.speed}
