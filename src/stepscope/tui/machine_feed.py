@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stepscope.tui.request import PastRequest
 
 
-class Sample(Protocol):
+class SceneSample(Protocol):
     """One sample of a machine."""
 
     @property
@@ -29,8 +29,8 @@ class Sample(Protocol):
 class SampledMachine(Protocol):
     """A machine to sample: `watcher.machine.LocalMachine`."""
 
-    def look(self) -> Sample:
-        """Sample all sources."""
+    def look(self) -> SceneSample:
+        """SceneSample all sources."""
 
     def absent(self) -> dict[str, str]:
         """Return the values that are missing, with the reasons."""
@@ -76,7 +76,7 @@ class MachineFeed:
         self.scene.nodes[-1].reset()
 
     def poll(self) -> None:
-        """Sample the machine."""
+        """SceneSample the machine."""
         moment = self._machine.look()
         self.scene.now = self._clock()
         node = self.scene.nodes[-1]
