@@ -30,7 +30,7 @@ class SampledMachine(Protocol):
     """A machine to sample: `watcher.machine.LocalMachine`."""
 
     def look(self) -> SceneSample:
-        """SceneSample all sources."""
+        """Sample all sources."""
 
     def absent(self) -> dict[str, str]:
         """Return the values that are missing, with the reasons."""
@@ -76,7 +76,7 @@ class MachineFeed:
         self.scene.nodes[-1].reset()
 
     def poll(self) -> None:
-        """SceneSample the machine."""
+        """Sample the machine."""
         moment = self._machine.look()
         self.scene.now = self._clock()
         node = self.scene.nodes[-1]
