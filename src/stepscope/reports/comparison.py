@@ -80,8 +80,8 @@ def _suite(comparison: Comparison, *, strict: bool) -> str:
     name = _attribute(f"{comparison.b} beside {comparison.a}")
     cases = "".join(_case(item, name, strict=strict) for item in gates)
     rows = (_row_text(item.quantity, item.found) for item in comparison.quantities)
-    told = escape("".join(f"{UNSAFE.sub(REPLACEMENT, row)}\n" for row in rows))
-    return f"  <testsuite name={name} {counts}>\n{cases}    <system-out>{told}</system-out>\n  </testsuite>\n"
+    listing = escape("".join(f"{UNSAFE.sub(REPLACEMENT, row)}\n" for row in rows))
+    return f"  <testsuite name={name} {counts}>\n{cases}    <system-out>{listing}</system-out>\n  </testsuite>\n"
 
 
 def _row_text(quantity: str, found: Difference) -> str:

@@ -63,8 +63,8 @@ def performance(facts: Mapping[str, Any]) -> list[Any]:
         whole = [tag("strong", "the step"), "", *phase_cells(taken["step"])]
         parts += [step_bar(taken["phases"]), _sheet(table(PHASE_TITLES, [*rows, whole], " nnnnn"))]
     rates = [_rate(one) for one in facts["performance"]["throughput"]]
-    told = [text for text in [*rates, own_cost(facts["performance"]["own_cost"])] if text]
-    return [*parts, *(tag("p", text, class_="soft") for text in told)]
+    texts = [text for text in [*rates, own_cost(facts["performance"]["own_cost"])] if text]
+    return [*parts, *(tag("p", text, class_="soft") for text in texts)]
 
 
 def phase_cells(one: Mapping[str, Any]) -> list[str]:
@@ -210,15 +210,15 @@ def place_text(value: Any) -> str:
     if not isinstance(value, dict):
         return text_of(value)
     plain_words = ("system", "release", "machine", "implementation")
-    told = []
+    words = []
     for key, item in value.items():
         if item in (None, "", {}):
             continue
         if key.endswith("_bytes") and isinstance(item, (int, float)):
-            told.append(f"{format_value(float(item), 'bytes')} {key.removesuffix('_bytes')}")
+            words.append(f"{format_value(float(item), 'bytes')} {key.removesuffix('_bytes')}")
         else:
-            told.append(text_of(item) if key in plain_words else f"{key} {text_of(item)}")
-    return ", ".join(told)
+            words.append(text_of(item) if key in plain_words else f"{key} {text_of(item)}")
+    return ", ".join(words)
 
 
 def environment(facts: Mapping[str, Any]) -> list[Any]:
@@ -226,8 +226,8 @@ def environment(facts: Mapping[str, Any]) -> list[Any]:
     about = facts["run"]
     command = about.get("command")
     known = {**about, "command": shlex.join(map(str, command)) if isinstance(command, list) else command}
-    told = [key for key in ENVIRONMENT if known.get(key) not in (None, "", {})]
-    rows = [[LABELS.get(key, key), place_text(known[key])] for key in told]
+    keys = [key for key in ENVIRONMENT if known.get(key) not in (None, "", {})]
+    rows = [[LABELS.get(key, key), place_text(known[key])] for key in keys]
     parts: list[Any] = [_sheet(table(["", ""], rows))]
     config = flat(about.get("config"))
     if config:

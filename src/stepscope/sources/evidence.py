@@ -115,7 +115,7 @@ def _spread(part: Blocks, rows: Blocks) -> Floats:
 
 def _series(past: Past, counts: Mapping[str, int], attempt: int) -> dict[str, dict[int, Track]]:
     names = [name for name in counts if not name.startswith(USELESS)]
-    fine = [name for name in names if is_loss(name)]
+    fine = [name for name in names if name.replace("_", "/").endswith("/loss") or name == "loss"]
     found: dict[str, dict[int, Track]] = {}
     read = past.overview([name for name in names if name not in fine], points=POINTS)
     read |= past.overview(fine, points=LOSS_POINTS) if fine else {}
@@ -127,11 +127,6 @@ def _series(past: Past, counts: Mapping[str, int], attempt: int) -> dict[str, di
         if tracks:
             found[main] = tracks
     return found
-
-
-def is_loss(name: str) -> bool:
-    """Return whether a metric is a loss, by the last part of its name."""
-    return name.replace("_", "/").rsplit("/", 1)[-1] == "loss" or name == "loss"
 
 
 def _tracks(points: Series, attempt: int, factor: float) -> dict[int, Track]:
@@ -198,12 +193,12 @@ def _by_rank(column: ImportedSeries) -> dict[int, Track]:
 
 
 def _imported_steps(columns: Mapping[str, ImportedSeries]) -> list[RankSteps]:
-    told = {name: one for name, one in columns.items() if name == STEP or name.startswith(PHASE)}
+    timed = {name: one for name, one in columns.items() if name == STEP or name.startswith(PHASE)}
     found = []
     for rank in np.unique(columns[STEP].rank).tolist() if STEP in columns else ():
         own = {
             name: Logged(*(column[one.rank == rank] for column in (one.step, one.time, one.value)))
-            for name, one in told.items()
+            for name, one in timed.items()
         }
         steps = _logged_steps(int(rank), own)
         found += [steps] if steps is not None else []

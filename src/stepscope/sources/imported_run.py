@@ -124,9 +124,9 @@ def _digest(run: Imported) -> int:
 
 def _base(run: Imported) -> int:
     """Return the start in microseconds since 1970: as recorded, from the first point, or from the age of the file."""
-    told = run.facts.get("created")
-    if isinstance(told, (int, float)) and not isinstance(told, bool) and EARLIEST < told < LATEST:
-        return round(told * SECOND)
+    created = run.facts.get("created")
+    if isinstance(created, (int, float)) and not isinstance(created, bool) and EARLIEST < created < LATEST:
+        return round(created * SECOND)
     times = [series.time[np.isfinite(series.time)] for series in run.columns.values()]
     known = np.concatenate(times) if times else np.empty(0)
     absolute = known[(known >= EARLIEST) & (known < LATEST)]
@@ -144,8 +144,8 @@ def _write(
     run: Imported, folder: RunFolder, base: int, about: dict[str, Any], advance: Callable[[int], object]
 ) -> None:
     folder.make()
-    said = {key: value for key, value in run.facts.items() if key not in OWN_FACTS}
-    source = {"path": run.path, "format": run.format, "facts": said, "notes": list(run.notes)}
+    other_facts = {key: value for key, value in run.facts.items() if key not in OWN_FACTS}
+    source = {"path": run.path, "format": run.format, "facts": other_facts, "notes": list(run.notes)}
     config = run.facts.get("config", run.facts.get("hparams"))
     folder.describe(
         {
@@ -172,8 +172,8 @@ def _write(
 
 def _note_ranks(node: NodeState, points: Points, run: Imported) -> None:
     """Record the progress of the ranks of an attempt; samples of a machine alone belong to rank 0."""
-    told = run.facts.get("state")
-    state, cause = (told, str(run.facts.get("cause") or "")) if told in STATES else ("finished", "")
+    known_state = run.facts.get("state")
+    state, cause = (known_state, str(run.facts.get("cause") or "")) if known_state in STATES else ("finished", "")
     ranks = [rank for rank in np.unique(points.rank).tolist() if rank >= 0]
     for rank in ranks or ([] if node.ranks else [0]):
         part = points.select(points.rank == rank) if ranks else points

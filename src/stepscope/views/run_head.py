@@ -71,14 +71,14 @@ def key_numbers(now: dict[str, Any], card: dict[str, Any]) -> list[dict[str, Any
         ("duration", "duration", now["duration"], "seconds"),
         ("left", "time left", now["left"], "seconds"),
     )
-    told = [
+    shown = [
         {"key": key, "label": label, "value": value, "unit": unit, "text": format_value(float(value), unit)}
         for key, label, value, unit in wanted
         if value is not None
     ]
     if loss and loss["last"] is None:  # the last value is not finite: still show the last finite one
-        told.insert(1, {"key": "loss", "label": loss["name"], "value": None, "unit": "", "text": "NaN"})
-    return told
+        shown.insert(1, {"key": "loss", "label": loss["name"], "value": None, "unit": "", "text": "NaN"})
+    return shown
 
 
 def step_time(past: Past, counts: dict[str, int]) -> dict[str, Any] | None:
@@ -103,7 +103,7 @@ def changes(past: Past) -> list[dict[str, Any]]:
     """
     events = past.events()
     last_text = next((one for one in reversed(events) if one.get("kind") == TEXTS), None)
-    told = [one for one in events if one.get("kind") not in QUIET or one is last_text]
+    listed = [one for one in events if one.get("kind") not in QUIET or one is last_text]
     return [
         {
             "time": one.get("time"),
@@ -111,5 +111,5 @@ def changes(past: Past) -> list[dict[str, Any]]:
             "kind": str(one.get("kind", "other"))[:100],
             "text": line_of(one) or str(one.get("kind", "")),
         }
-        for one in reversed(told[-CHANGES:])
+        for one in reversed(listed[-CHANGES:])
     ]

@@ -54,8 +54,8 @@ def one_line(view: DemoProgress) -> str:
         if curve is not None:
             parts.append(f"{NAMES.get(name, name)} {format_value(curve.last, unit_of(name))}")
     if view.phases:
-        longest = max(view.phases, key=lambda phase: phase.share)
-        parts.append(f"{longest.name} {format_share(longest.share)} of the step")
+        name, share = max(view.phases.items(), key=lambda phase: phase[1])
+        parts.append(f"{name} {format_share(share)} of the step")
     return "  ".join(parts)
 
 

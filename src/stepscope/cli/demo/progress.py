@@ -56,20 +56,9 @@ class DemoRun:
 class LastValue:
     """The newest value of a metric, and its best one."""
 
-    name: str
     last: float
     best: float | None = None
     best_step: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseTime:
-    """A phase of the step, averaged over the last `WINDOW` steps."""
-
-    name: str
-    seconds: float
-    share: float
-    """Share of the mean step, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +98,8 @@ class DemoProgress:
     rates: Throughput = field(default_factory=Throughput)
     """Rates of the attempt, as everywhere."""
     curves: dict[str, LastValue] = field(default_factory=dict)
-    phases: list[PhaseTime] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
+    """Share of each phase in the last `WINDOW` steps, 0 to 1."""
     happenings: list[EventSummary] = field(default_factory=list)
     cost: RecordingCost = field(default_factory=RecordingCost)
 
@@ -133,7 +123,7 @@ def columns_of(points: Points) -> dict[str, MetricColumn]:
 
 
 def progress(recorded: DemoRun) -> DemoProgress:
-    """Return what to print of a run."""
+    """Return what to print about the run."""
     columns = recorded.columns
     steps, samples = columns.get("step_seconds"), columns.get("samples")
     facts: dict[str, Any] = {}
@@ -158,21 +148,18 @@ def _last_value(name: str, column: MetricColumn) -> LastValue:
     best, last = CURVES[name], float(column.value[-1])
     finite = np.flatnonzero(np.isfinite(column.value))
     if best is None or not len(finite):
-        return LastValue(name, last)
+        return LastValue(last)
     values = column.value[finite]
     place = finite[int(values.argmin() if best is min else values.argmax())]
-    return LastValue(name, last, float(column.value[place]), int(column.step[place]))
+    return LastValue(last, float(column.value[place]), int(column.step[place]))
 
 
-def phases_of(columns: dict[str, MetricColumn], steps: MetricColumn) -> list[PhaseTime]:
-    """Return every phase that has occurred; a missing phase counts as 0, so that they sum to the step."""
+def phases_of(columns: dict[str, MetricColumn], steps: MetricColumn) -> dict[str, float]:
+    """Return the share of every phase that has occurred, in the order in which a step runs."""
     mean = float(steps.value[-WINDOW:].mean())
-    found = []
-    for name, column in columns.items():
-        if name.startswith(PHASE):
-            seconds = float(aligned(column, steps)[-WINDOW:].mean())
-            found.append(PhaseTime(name.removeprefix(PHASE), seconds, seconds / mean if mean > 0 else 0.0))
-    return sorted(found, key=lambda phase: (phase_place(phase.name), phase.name))
+    names = sorted(name.removeprefix(PHASE) for name in columns if name.startswith(PHASE))
+    seconds = {name: float(aligned(columns[f"{PHASE}{name}"], steps)[-WINDOW:].mean()) for name in names}
+    return {name: seconds[name] / mean if mean > 0 else 0.0 for name in sorted(names, key=phase_place)}
 
 
 def aligned(column: MetricColumn, steps: MetricColumn) -> Floats:
