@@ -97,25 +97,13 @@ def _many(facts: Mapping[str, Any] | None) -> Any:
     """Return the ranks relative to each other: collectives, who waits for whom, stragglers."""
     if not facts or not facts.get("matched"):
         return None
-    kinds = [
-        [
-            named(row["collective"]),
-            row["count"],
-            duration(row["skew_median_us"]),
-            duration(row["skew_max_us"]),
-            f"{row['waiting_percent']:.0f} %",
-        ]
-        for row in facts["kinds"]
-    ]
-    late = [
-        [
-            row["rank"],
-            duration(row["late_us"]),
-            f"{row['last']} of {row['matched']}",
-            CAUSES[row["cause"]][0] if row["cause"] else "not known",
-        ]
-        for row in facts["stragglers"]
-    ]
+    kinds, late = [], []
+    for row in facts["kinds"]:
+        skew = (duration(row["skew_median_us"]), duration(row["skew_max_us"]))
+        kinds.append([named(row["collective"]), row["count"], *skew, f"{row['waiting_percent']:.0f} %"])
+    for row in facts["stragglers"]:
+        cause = CAUSES[row["cause"]][0] if row["cause"] else "not known"
+        late.append([row["rank"], duration(row["late_us"]), f"{row['last']} of {row['matched']}", cause])
     drawn = waiting(facts["waits_us"], facts["ranks"]) if len(facts["ranks"]) <= MOST_SQUARES else None
     spread = duration(facts["alignment_spread_us"])
     about = f"Clocks aligned by {facts['matched']} collectives; ends then agree within {spread}."

@@ -293,25 +293,22 @@ def own_cost(
     past: Past, counts: dict[str, int], nodes: list[NodeState], duration: float | None
 ) -> dict[str, float | int | None]:
     """Return the cost of watching, and what was lost."""
+
+    def figure(name: str, which: str) -> float | None:
+        value = past.summary(f"{OWN}{name}")[which] if f"{OWN}{name}" in counts else None
+        return None if value is None else float(value)
+
     ranks = [rank for node in nodes for rank in node.ranks.values()]
-    rows = sum(rank.rows for rank in ranks)
     busiest = max((rank.rows for rank in ranks), default=0)
-    call = _figure(past, counts, "log_seconds", "last") if busiest >= TIMED_ROWS else None
+    call = figure("log_seconds", "last") if busiest >= TIMED_ROWS else None
     return {
         "log_seconds": call,
-        "rows": rows,
-        "lost": sum(rank.lost for rank in ranks),
-        "refused": sum(rank.refused for rank in ranks),
-        "bytes": _figure(past, counts, "bytes_total", "max"),
-        "drain_lag_seconds_max": _figure(past, counts, "drain_lag_seconds", "max"),
-        "ring_fill_ratio_max": _figure(past, counts, "ring_fill_ratio", "max"),
+        **{key: sum(getattr(rank, key) for rank in ranks) for key in ("rows", "lost", "refused")},
+        "bytes": figure("bytes_total", "max"),
+        "drain_lag_seconds_max": figure("drain_lag_seconds", "max"),
+        "ring_fill_ratio_max": figure("ring_fill_ratio", "max"),
         "cost_ratio": call * busiest / duration if call is not None and duration else None,
     }
-
-
-def _figure(past: Past, counts: dict[str, int], name: str, which: str) -> float | None:
-    value = past.summary(f"{OWN}{name}")[which] if f"{OWN}{name}" in counts else None
-    return None if value is None else float(value)
 
 
 def problems(past: Past, counts: dict[str, int]) -> list[str]:

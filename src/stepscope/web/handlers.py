@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import Response
 
+from stepscope.web.downloads import download
 from stepscope.web.failures import InvalidRequestError, NotFoundError, TooBusyError, failure
 from stepscope.web.parameters import AlertAction, checked
 from stepscope.web.responses import CURVES_TYPE, encoded
@@ -208,8 +209,6 @@ async def live(site: Site, parameters: given.LiveParameters, _request: Request) 
 
 async def export(site: Site, parameters: given.ExportParameters, _request: Request) -> Response:
     """Return a download."""
-    from stepscope.web.downloads import download
-
     return await download(site, parameters)
 
 

@@ -10,6 +10,7 @@ from starlette.routing import Route, Router
 from stepscope.web import analysis_responses as analysis
 from stepscope.web import handlers, responses
 from stepscope.web import parameters as given
+from stepscope.web.downloads import KINDS
 from stepscope.web.failures import NotFoundError, failure_of
 from stepscope.web.handlers import JSON, json_response, reading
 from stepscope.web.openapi import ApiRoute, describe
@@ -25,13 +26,7 @@ if TYPE_CHECKING:
     from stepscope.web.site import Site
 
 UNCHANGED = {"304": "nothing changed"}
-DOWNLOADS: dict[str, Any] = {
-    "text/csv": None,
-    "application/x-ndjson": None,
-    "application/vnd.apache.parquet": None,
-    "text/html": None,
-    JSON: Any,
-}
+DOWNLOADS: dict[str, Any] = {**{kind.partition(";")[0]: None for kind in KINDS.values()}, JSON: Any}
 
 
 def document() -> dict[str, Any]:
