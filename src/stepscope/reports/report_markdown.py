@@ -51,6 +51,15 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
     yield ""
 
 
+def _table_or(titles: Sequence[str], rows: Sequence[Sequence[str]], none: str, total: int) -> Iterator[str]:
+    """Yield a table and how many more rows there are in total, or a sentence if there is no row."""
+    if rows:
+        yield from _table(titles, rows)
+    if total > len(rows) or not rows:
+        yield f"And {total - len(rows)} more." if rows else none
+        yield ""
+
+
 def _head(facts: Mapping[str, Any]) -> Iterator[str]:
     about, status = facts["run"], facts["status"]
     yield f"# {text(about['name'] or about['id'])}"
@@ -108,25 +117,15 @@ def _training(facts: Mapping[str, Any]) -> Iterator[str]:
         ]
         for one in found[:METRICS]
     ]
-    if rows:
-        yield from _table(["metric", "last", "best", "min", "max", "mean", "points", "NaN, inf"], rows)
-    rest = facts["training"]["total"] - len(rows)
-    if rest > 0 or not rows:
-        yield f"And {rest} more." if rows else "No metrics were recorded."
-        yield ""
+    titles = ("metric", *keys, "points", "NaN, inf")
+    yield from _table_or(titles, rows, "No metrics were recorded.", facts["training"]["total"])
 
 
 def _resources(facts: Mapping[str, Any]) -> Iterator[str]:
     found = [one for one in facts["resources"]["metrics"] if not matches("cpu/*/usage_ratio", one["name"])]
-    rows = [
-        [text(one["name"]), *(format_value(one[key], one["unit"]) for key in ("mean", "min", "max", "last"))]
-        for one in found[:MACHINE]
-    ]
-    if rows:
-        yield from _table(["metric", "mean", "min", "max", "last"], rows)
-    if len(found) > len(rows) or not rows:
-        yield f"And {len(found) - len(rows)} more." if rows else "The machine was not sampled."
-        yield ""
+    keys = ("mean", "min", "max", "last")
+    rows = [[text(one["name"]), *(format_value(one[key], one["unit"]) for key in keys)] for one in found[:MACHINE]]
+    yield from _table_or(("metric", *keys), rows, "The machine was not sampled.", len(found))
 
 
 def _diagnosis(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -146,11 +145,7 @@ def _alerts(facts: Mapping[str, Any]) -> Iterator[str]:
         [text(one["rule"]), one["severity"], one["state"], moment(one["since"]), text(one["text"])]
         for one in facts["alerts"][:ALERTS]
     ]
-    if rows:
-        yield from _table(["alert", "severity", "state", "began", "what"], rows)
-    else:
-        yield "No alert fired."
-        yield ""
+    yield from _table_or(("alert", "severity", "state", "began", "what"), rows, "No alert fired.", len(rows))
 
 
 def _texts(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -168,9 +168,9 @@ class ReaderPool:
             await asyncio.sleep(INTERRUPT_SECONDS)
         if stalled:
             self.stalled[run] -= 1
-            return
-        for release in releases:
-            release()
+        else:
+            for release in releases:
+                release()
 
     def close(self) -> None:
         """Interrupt all reads and let the threads end."""
