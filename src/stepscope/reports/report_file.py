@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.reports.report_drawing import DrawnLine, drawing, lines_of
-from stepscope.reports.report_page import Bundle, Slot, page
+from stepscope.reports.report_page import ChartBundle, ChartSlot, page
 from stepscope.store.curves import Ask, Curves, curves
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
@@ -55,7 +55,7 @@ def curves_of(past: Past, names: Sequence[str], points: int, *, fold: bool = Fal
 
 def _bundle(
     runs: Sequence[Past], labels: Sequence[str], found: Sequence[Curves], facts: dict[str, Any]
-) -> Bundle | None:
+) -> ChartBundle | None:
     """Return the page's charts with their data; None if the page was not built."""
     folder = files("stepscope.web").joinpath("static").joinpath("report")
     script, style = folder.joinpath("report.js"), folder.joinpath("report.css")
@@ -65,7 +65,7 @@ def _bundle(
     message = encode_curves([(key, _short(one)) for key, one in zip(keys, found, strict=True)])
     series = gzip.compress(message, 9, mtime=0)
     embedded = {"runs": keys, "labels": list(labels), "origin": facts["run"]["created"], "markers": markers(facts)}
-    return Bundle(script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8"), series, embedded)
+    return ChartBundle(script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8"), series, embedded)
 
 
 def _short(found: Curves) -> Curves:
@@ -83,7 +83,7 @@ def _short(found: Curves) -> Curves:
 
 def _slots(
     facts: dict[str, Any], labels: Sequence[str], found: Sequence[Curves], *, machine: bool
-) -> tuple[list[Slot], list[Slot]]:
+) -> tuple[list[ChartSlot], list[ChartSlot]]:
     units = {one["name"]: one["unit"] for one in facts["training"]["metrics"]}
     labels = labels if len(found) > 1 else [""]
     training, machines = [], []
@@ -97,6 +97,6 @@ def _slots(
     return training, machines
 
 
-def _slot(title: str, unit: str, names: list[str], lines: list[DrawnLine], *, by_time: bool) -> Slot:
+def _slot(title: str, unit: str, names: list[str], lines: list[DrawnLine], *, by_time: bool) -> ChartSlot:
     drawn, axis = drawing(lines, unit, by_time=by_time), "time" if by_time else "step"
-    return Slot(title, unit, names, axis, drawn, [line.label for line in lines])
+    return ChartSlot(title, unit, names, axis, drawn, [line.label for line in lines])

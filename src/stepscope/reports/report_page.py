@@ -17,7 +17,7 @@ STYLE = "report.css"
 
 
 @dataclass(frozen=True)
-class Bundle:
+class ChartBundle:
     """The page's own charts, and their data."""
 
     script: str
@@ -29,7 +29,7 @@ class Bundle:
 
 
 @dataclass(frozen=True)
-class Slot:
+class ChartSlot:
     """A place for a chart, and the drawing shown there without scripts."""
 
     title: str
@@ -52,7 +52,10 @@ class Slot:
 
 
 def page(
-    facts: Mapping[str, Any], training: Sequence[Slot], machine: Sequence[Slot], bundle: Bundle | None = None
+    facts: Mapping[str, Any],
+    training: Sequence[ChartSlot],
+    machine: Sequence[ChartSlot],
+    bundle: ChartBundle | None = None,
 ) -> str:
     """Return the file of `views.report.report`; without a bundle its charts are drawings, not interactive."""
     about, compared = facts["run"], facts["comparison"]
@@ -92,7 +95,7 @@ def _part(title: str, *children: Any) -> list[Markup]:
     return [tag("h2", title, class_="part"), *(child for child in children if child)]
 
 
-def _charts(slots: Sequence[Slot], *, controls: bool = False) -> Any:
+def _charts(slots: Sequence[ChartSlot], *, controls: bool = False) -> Any:
     if not slots:
         return None
     bar = tag("div", id="report-controls") if controls else None

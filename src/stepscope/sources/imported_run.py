@@ -43,7 +43,7 @@ OWN_FACTS = ("id", "name", "project", "created", "state", "cause", "config", "ev
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredRun:
     """A run that was imported."""
 
     path: Path
@@ -64,7 +64,7 @@ def store(
     project: str = "",
     run_id: str | None = None,
     advance: Callable[[int], object] = lambda _points: None,
-) -> Stored:
+) -> StoredRun:
     """Write a run below `root`, completely or not at all. Raises StepscopeError if it has no points or its id is taken.
 
     Args:
@@ -83,7 +83,7 @@ def store(
     chosen = check_run_id(run_id or run.facts.get("id") or f"{started}-{digest & 0xFFFF:04x}")
     home = project or str(run.facts.get("project") or "") or "imported"
     target = root / _folder_name(home) / chosen
-    found = Stored(target, chosen, home, count, len(run.columns), run.format, run.path, run.notes)
+    found = StoredRun(target, chosen, home, count, len(run.columns), run.format, run.path, run.notes)
     if target.exists():
         return _existing(found, target, digest)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -96,7 +96,7 @@ def store(
     return found
 
 
-def _existing(found: Stored, target: Path, digest: int) -> Stored:
+def _existing(found: StoredRun, target: Path, digest: int) -> StoredRun:
     try:
         known = json.loads((target / "run.json").read_bytes()).get("imported", {}).get("digest")
     except (OSError, ValueError, AttributeError):

@@ -50,7 +50,7 @@ class TraceOptions:
         return 2 if self.compare else 1 if self.after is not None else 0
 
 
-class Analysed(NamedTuple):
+class AnalysedTrace(NamedTuple):
     """The result of one trace."""
 
     facts: dict[str, Any]
@@ -60,7 +60,7 @@ class Analysed(NamedTuple):
     """The trace itself, if it is still needed."""
 
 
-class Unreadable(NamedTuple):
+class UnreadableTrace(NamedTuple):
     """A file that could not be read, and why."""
 
     file: str
@@ -102,8 +102,8 @@ def analyse(
 
 def _gathered(files: list[str], options: TraceOptions, reading: Callable[[int], Any] | None) -> dict[str, Any]:
     results = _read_all(files, options, reading)
-    analysed = [result for result in results if isinstance(result, Analysed)]
-    failed = [result for result in results if isinstance(result, Unreadable)]
+    analysed = [result for result in results if isinstance(result, AnalysedTrace)]
+    failed = [result for result in results if isinstance(result, UnreadableTrace)]
     facts: dict[str, Any] = {"ranks": [result.facts for result in analysed]}
     if len(analysed) > 1 and not options.compare:
         from stepscope.analysis.trace.ranks import compare_ranks
@@ -116,7 +116,7 @@ def _gathered(files: list[str], options: TraceOptions, reading: Callable[[int], 
         from stepscope.analysis.trace.compare import compare_traces
 
         facts["comparison"] = _with_findings(compare_traces(kept[0], kept[1]))
-    if options.after is not None and isinstance(results[0], Analysed) and results[0].trace is not None:
+    if options.after is not None and isinstance(results[0], AnalysedTrace) and results[0].trace is not None:
         facts["perfetto"] = options.after(results[0].trace, options.window)
     return facts
 
@@ -128,7 +128,7 @@ def _with_findings(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _read_all(
     files: list[str], options: TraceOptions, reading: Callable[[int], Any] | None
-) -> list[Analysed | Unreadable]:
+) -> list[AnalysedTrace | UnreadableTrace]:
     sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path in files]
     with reading(sum(sizes)) if reading is not None else nullcontext(lambda _bytes, _file: None) as advance:
         return list(_results(files, sizes, options, advance))
@@ -136,7 +136,7 @@ def _read_all(
 
 def _results(
     files: list[str], sizes: list[int], options: TraceOptions, advance: Callable[[int, str], object]
-) -> Iterator[Analysed | Unreadable]:
+) -> Iterator[AnalysedTrace | UnreadableTrace]:
     """Yield the results of all files in order; those whose trace is still needed are read in this process."""
     workers = min(WORKERS, os.cpu_count() or 1, len(files) - options.kept_files)
     serial = len(files) if workers < 2 or sum(sizes) < SERIAL_BYTES else options.kept_files
@@ -159,13 +159,13 @@ def _results(
             yield from results
 
 
-def _in_worker(path: str, options: TraceOptions) -> list[Analysed | Unreadable]:
+def _in_worker(path: str, options: TraceOptions) -> list[AnalysedTrace | UnreadableTrace]:
     return list(_read(path, options))
 
 
 def _read(
     path: str, options: TraceOptions, advance: Callable[[int, str], object] | None = None, *, keep: bool = False
-) -> Iterator[Analysed | Unreadable]:
+) -> Iterator[AnalysedTrace | UnreadableTrace]:
     """Yield the result of every trace in a file; `keep` keeps the first trace itself."""
     from stepscope.analysis.trace.collectives import extract
     from stepscope.analysis.trace.summary import choose_window, summary
@@ -185,9 +185,9 @@ def _read(
         for number, trace in enumerate(read_traces(path, limits=limits, progress=progress)):
             window = choose_window(trace, options.window)
             facts = summary(trace, window, options.top)
-            yield Analysed(facts, extract(trace), trace if keep and not number else None)
+            yield AnalysedTrace(facts, extract(trace), trace if keep and not number else None)
     except StepscopeError as error:
-        yield Unreadable(path, str(error))
+        yield UnreadableTrace(path, str(error))
     except MemoryError:
         short = StepscopeError(f"analyse the trace '{path}'", "memory is short", "record a shorter trace")
-        yield Unreadable(path, str(short))
+        yield UnreadableTrace(path, str(short))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.tui.text import Line
-    from stepscope.views.terminal_history import History, Shape
+    from stepscope.views.terminal_history import History, HistoryColumns
 
 LEFT = np.array([0x01, 0x02, 0x04, 0x40], np.int64)
 """Bits of the four dots of a character's left column, from the top."""
@@ -56,7 +56,7 @@ class Scale:
         )
 
 
-def drawn(shape: Shape) -> Shape:
+def drawn(shape: HistoryColumns) -> HistoryColumns:
     """Return the values to draw for each column: its mean, and extremes beyond the usual noise.
 
     Empty columns between two known columns, as for a metric that is logged rarely, are filled in.
@@ -75,7 +75,7 @@ def drawn(shape: Shape) -> Shape:
     return shape._replace(low=low, high=high)
 
 
-def scale_of(shape: Shape, *, log: bool | None = None) -> Scale | None:
+def scale_of(shape: HistoryColumns, *, log: bool | None = None) -> Scale | None:
     """Return the scale of a curve; rare outliers lie beyond it. None if nothing is finite."""
     low, high = shape.low[np.isfinite(shape.low)], shape.high[np.isfinite(shape.high)]
     if not len(low):

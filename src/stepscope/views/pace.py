@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.store.series import whole
 from stepscope.views.buckets import buckets_of
-from stepscope.views.rates import StepTotals, Throughput, rates
+from stepscope.views.rates import StepRates, StepTotals, rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,10 +83,10 @@ class StepPace:
             found.setdefault(place.attempt, []).append(place.totals)
         return found
 
-    def rates(self) -> Throughput:
+    def rates(self) -> StepRates:
         """Return the training speed of the last attempt."""
         found = self.attempts()
-        return rates(found[max(found)]) if found else Throughput()
+        return rates(found[max(found)]) if found else StepRates()
 
 
 def pace_of(past: Past) -> StepPace:

@@ -40,15 +40,15 @@ class StepTotals(NamedTuple):
         return StepTotals(steps, seconds, self.samples + more.samples, self.sampled + more.sampled)
 
 
-class Throughput(NamedTuple):
+class StepRates(NamedTuple):
     """Rates for a screen; None is unknown."""
 
     steps_per_second: float | None = None
     samples_per_second: float | None = None
 
 
-def rates(ranks: Collection[StepTotals]) -> Throughput:
+def rates(ranks: Collection[StepTotals]) -> StepRates:
     """Return the combined speed of the ranks of one attempt."""
     known = [rate for one in ranks if (rate := one.rate) is not None]
     taken = [rate * one.samples / one.sampled for one in ranks if one.sampled and (rate := one.rate) is not None]
-    return Throughput(sum(known) / len(known) if known else None, sum(taken) if taken else None)
+    return StepRates(sum(known) / len(known) if known else None, sum(taken) if taken else None)

@@ -39,7 +39,7 @@ class HistoryBuckets(NamedTuple):
         return cls(x, clean, clean, clean, fine.astype(np.int64), (~fine).astype(np.int64), attempt)
 
 
-class Shape(NamedTuple):
+class HistoryColumns(NamedTuple):
     """A history mapped to columns, ready to draw."""
 
     low: Floats
@@ -153,7 +153,7 @@ class History:
         np.add.at(self._count, at, new.finite[keep])
         np.add.at(self._bad, at, new.bad[keep])
 
-    def columns(self, number: int, since: float | None = None) -> Shape | None:
+    def columns(self, number: int, since: float | None = None) -> HistoryColumns | None:
         """Return the history on this many columns, from `since` on; None if it is empty.
 
         A short history fills all columns: a column without its own bucket repeats its neighbor.
@@ -169,13 +169,13 @@ class History:
         if size <= number:
             pick = np.arange(number) * size // number
             mean = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
-            return Shape(low[pick], high[pick], mean[pick], bad[pick] > 0, first, last)
+            return HistoryColumns(low[pick], high[pick], mean[pick], bad[pick] > 0, first, last)
         starts = np.unique(np.arange(number) * size // number)
         counts = np.add.reduceat(count, starts)
         sums = np.add.reduceat(total, starts)
         mean = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
         wrong = np.add.reduceat(bad, starts) > 0
-        return Shape(np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts), mean, wrong, first, last)
+        return HistoryColumns(np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts), mean, wrong, first, last)
 
     def rows(self) -> list[dict[str, float | int | None]]:
         """Return the non-empty buckets as plain data."""

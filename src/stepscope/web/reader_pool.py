@@ -37,7 +37,7 @@ class _ThreadState(threading.local):
     connection: duckdb.DuckDBPyConnection | None = None
 
 
-class Read:
+class PendingRead:
     """One read in progress; cancelling it interrupts DuckDB."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class ReaderPool:
         self._max_waiting = waiting
         self._shared: dict[Hashable, asyncio.Future[Any]] = {}
         self._waiters: Counter[Hashable] = Counter()
-        self._reads: set[Read] = set()
+        self._reads: set[PendingRead] = set()
         self._cancelling: set[asyncio.Future[None]] = set()
         self.stalled: Counter[str] = Counter()
         self.submitted = self.refused = self.cancelled = 0
@@ -128,7 +128,7 @@ class ReaderPool:
                     future.cancel()
 
     async def _run(self, key: Hashable, work: Work, run: str) -> Any:
-        read = Read()
+        read = PendingRead()
         self._reads.add(read)
         self.submitted += 1
 
@@ -156,7 +156,7 @@ class ReaderPool:
             if not self._reads:
                 self._run_slots.clear()
 
-    async def _interrupt(self, read: Read, run: str, releases: tuple[Callable[[], None], ...]) -> None:
+    async def _interrupt(self, read: PendingRead, run: str, releases: tuple[Callable[[], None], ...]) -> None:
         """Interrupt a read until its thread returns; replace a thread that takes too long."""
         deadline, stalled = time.monotonic() + STALL_SECONDS, False
         while read.cancel():

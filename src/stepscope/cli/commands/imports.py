@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from stepscope.sources.imported_run import Stored
+    from stepscope.sources.imported_run import StoredRun
 
 MOST_NOTES = 10
 """Most notes that are shown for one run."""
@@ -65,11 +65,11 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _facts(stored: Stored) -> dict[str, Any]:
+def _facts(stored: StoredRun) -> dict[str, Any]:
     return {**stored.__dict__, "path": str(stored.path), "notes": list(stored.notes)}
 
 
-def _tell(stored: Sequence[Stored]) -> None:
+def _tell(stored: Sequence[StoredRun]) -> None:
     for one in stored:
         verb = "was there already" if one.existed else f"{one.points} points of {one.metrics} metrics"
         print(f"{one.id}  {verb}, from {plain(one.source)} ({one.format})")

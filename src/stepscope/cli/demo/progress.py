@@ -11,7 +11,7 @@ from stepscope.analysis.series.forecast import total_steps
 from stepscope.core.events import typed
 from stepscope.core.vocabulary import phase_place
 from stepscope.sources.attempts import at_keys
-from stepscope.views.rates import StepTotals, Throughput, rates
+from stepscope.views.rates import StepRates, StepTotals, rates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +95,7 @@ class DemoProgress:
     """Steps done."""
     elapsed: float = 0.0
     """Seconds from the start of the first step to the end of the newest one."""
-    rates: Throughput = field(default_factory=Throughput)
+    rates: StepRates = field(default_factory=StepRates)
     """Rates of the attempt, as everywhere."""
     curves: dict[str, LastValue] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
