@@ -11,9 +11,8 @@ import pytest
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.integrations.lightning.action_phases import ActionPhases, Durations, phase_of
 from stepscope.integrations.lightning.resource_csv import ResourceTable
-from stepscope.integrations.process_memory import peak_on_device, peak_resident
+from stepscope.integrations.process_memory import MOST_OBJECTS, dataset_bytes, peak_on_device, peak_resident
 from stepscope.integrations.torch.batch import count_samples, count_tokens
-from stepscope.integrations.torch.dataset_memory import MOST, dataset_bytes
 
 
 class Phases:
@@ -231,7 +230,7 @@ def test_dataset_is_measured_with_its_caches_apart():
 
 def test_dataset_of_too_many_objects_is_not_measured():
     """Rather nothing than a wrong or a slow answer."""
-    assert dataset_bytes([object() for _ in range(MOST + 1)]) == (None, None)
+    assert dataset_bytes([object() for _ in range(MOST_OBJECTS + 1)]) == (None, None)
 
 
 def test_peak_memory_is_that_of_the_process(tmp_path):

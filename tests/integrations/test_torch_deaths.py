@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch, whose loaders these are")
 
-from stepscope.integrations.torch.deaths import WorkerDeaths
+from stepscope.integrations.torch.data import WorkerDeaths
 
 
 class Told:

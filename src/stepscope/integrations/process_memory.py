@@ -1,16 +1,18 @@
-"""Memory of this process, and of torch's allocator. Only counters on the host are read: no device is waited for."""
+"""Memory of this process, of torch's allocator and of datasets. Only the host is read: no device is waited for."""
 
 from __future__ import annotations
 
 import os
 import resource
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Any
 
 STATUS, STATM = "/proc/self/status", "/proc/self/statm"
+DEPTH = 4
+"""Maximum depth of attributes, lists and dictionaries below a dataset."""
+MOST_OBJECTS = 10_000
+"""Maximum objects of a dataset that are examined: beyond it the answer is "unknown" rather than slow."""
 
 
 def peak_resident(status: str | os.PathLike[str] = STATUS) -> int | None:
@@ -52,3 +54,39 @@ def peak_on_device(device: Any) -> int | None:
     if cuda is None or getattr(device, "type", "cpu") != "cuda":
         return None
     return int(cuda.max_memory_allocated(device))
+
+
+def dataset_bytes(dataset: Any) -> tuple[int | None, int | None]:
+    """Return the bytes of a dataset's data, and of its attributes called a cache; None if unknown.
+
+    Counts arrays, tensors and texts in its attributes, and in lists, dictionaries and datasets below. A dataset with
+    more than 10 000 such objects is not estimated.
+    """
+    seen: set[int] = set()
+    data, cache = 0, None
+    todo = [(dataset, DEPTH, False)]
+    while todo:
+        thing, depth, is_cache = todo.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if len(seen) >= MOST_OBJECTS:
+            return None, None
+        size = len(thing) if isinstance(thing, (bytes, bytearray, str)) else getattr(thing, "nbytes", None)
+        amount = size if isinstance(size, int) else 0
+        if is_cache:
+            cache = (cache or 0) + amount
+        else:
+            data += amount
+        if not isinstance(size, int) and depth:
+            parts = [(part, depth - 1, is_cache or "cache" in name.lower()) for name, part in _parts(thing)]
+            todo += reversed(parts)
+    return data or None, cache
+
+
+def _parts(thing: Any) -> list[tuple[str, Any]]:
+    if isinstance(thing, Mapping):
+        return [(str(name), part) for name, part in list(thing.items())[:MOST_OBJECTS]]
+    if isinstance(thing, (list, tuple)):
+        return [("", part) for part in thing[:MOST_OBJECTS]]
+    return list(vars(thing).items()) if hasattr(thing, "__dict__") and not isinstance(thing, type) else []

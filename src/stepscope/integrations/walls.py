@@ -10,7 +10,6 @@ from stepscope.core.errors import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
 Method = TypeVar("Method", bound="Callable[..., Any]")
 MOST = 3
@@ -37,13 +36,12 @@ def guarded(method: Method) -> Method:
 
 
 class Failures:
-    """Count the failures of one measurement; as a context manager it stops the exceptions of its block.
+    """Count the failures of one measurement; as a context manager it suppresses the exceptions of its block.
 
-    The first failure and the one that ends the measurement are events of the run.
+    The first failure and the one that ends the measurement are events of `run`; `what` names the measurement.
     """
 
     def __init__(self, run: Any, what: str) -> None:
-        """Report to `run`; `what` names the measurement."""
         self._run, self._what = run, what
         self.count = 0
 
@@ -65,12 +63,10 @@ class Failures:
             )
 
     def __enter__(self) -> None:
-        """Begin a block whose exceptions are counted here."""
+        """Enter a block whose exceptions are counted."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        """Count an exception and stop it; interrupts and exits go on."""
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        """Count an exception and suppress it; interrupts and exits propagate."""
         if isinstance(error, Exception):
             self.add(error)
             return True
@@ -78,7 +74,7 @@ class Failures:
 
     @contextlib.contextmanager
     def undoing(self, undo: Callable[[], None]) -> Iterator[None]:
-        """Count and stop the exceptions of a block, and call `undo` after one."""
+        """Count and suppress the exceptions of a block, and call `undo` after one."""
         before = self.count
         with self:
             yield

@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 
     from stepscope.session.run import Run
 
-NAME = "stepscope"
-
 
 class StepscopeTracker(GeneralTracker):  # type: ignore[misc]
     """Record what `accelerator.log` receives, on every process as its own rank of one run."""
 
-    name = NAME
+    name = "stepscope"
     requires_logging_directory = False
     main_process_only = False
 

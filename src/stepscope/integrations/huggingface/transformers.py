@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from stepscope.session.run import Run
 
-NAME = "stepscope"
 IN_STEP_ROW = {"learning_rate", "epoch"}
 """Values of the Trainer that are not recorded again: they are the same as in the step's own row."""
 SUMMARY = ("train_", "total_flos")
@@ -339,4 +338,4 @@ def register(table: dict[str, type] | None = None) -> None:
         from transformers.integrations import integration_utils
 
         table = integration_utils.INTEGRATION_TO_CALLBACK
-    table[NAME] = GPUMonitoringCallback
+    table["stepscope"] = GPUMonitoringCallback

@@ -50,9 +50,9 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         """Handle the end of the fit, for any reason."""
 
     def _leading(self) -> FitRecording | None:
-        """Return the recording if this callback leads it."""
+        """Return the recording if this callback reports to it, as the first that joined."""
         recording = self.recording
-        return recording if recording is not None and recording.leads(self) else None
+        return recording if recording is not None and self in recording.members[:1] else None
 
     @guarded
     def setup(self, trainer: Any, _pl_module: Any, stage: str) -> None:
@@ -79,22 +79,20 @@ class MonitorCallback(Callback):  # type: ignore[misc]
     @guarded
     def on_before_backward(self, _trainer: Any, pl_module: Any, *_: Any) -> None:
         """Open the phase if the module calls backward itself, which the trainer does not report."""
-        leading = self._leading()
-        if leading is not None and not pl_module.automatic_optimization:
+        if (leading := self._leading()) is not None and not pl_module.automatic_optimization:
             leading.actions.enter("backward")
 
     @guarded
     def on_after_backward(self, _trainer: Any, pl_module: Any) -> None:
         """Close the phase."""
-        leading = self._leading()
-        if leading is not None and not pl_module.automatic_optimization:
+        if (leading := self._leading()) is not None and not pl_module.automatic_optimization:
             leading.actions.leave("backward")
 
     @guarded
     def on_before_optimizer_step(self, _trainer: Any, _pl_module: Any, optimizer: Any) -> None:
         """Read the learning rate."""
         if (leading := self._leading()) is not None:
-            leading.before_optimizer(optimizer)
+            leading.step.before_optimizer(optimizer)
 
     @guarded
     def on_train_batch_end(self, trainer: Any, _pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -107,15 +105,13 @@ class MonitorCallback(Callback):  # type: ignore[misc]
     @guarded
     def on_validation_start(self, trainer: Any, *_: Any) -> None:
         """Open the phase; the sanity check before the training belongs to no step."""
-        leading = self._leading()
-        if leading is not None and not trainer.sanity_checking:
+        if (leading := self._leading()) is not None and not trainer.sanity_checking:
             leading.evaluation_begins()
 
     @guarded
     def on_validation_end(self, trainer: Any, *_: Any) -> None:
         """Close the phase."""
-        leading = self._leading()
-        if leading is not None and not trainer.sanity_checking:
+        if (leading := self._leading()) is not None and not trainer.sanity_checking:
             leading.evaluation_ended(trainer)
 
     @guarded

@@ -35,18 +35,15 @@ class FitRecording:
         """Batches of the epoch so far, on this rank, without the time of evaluation and checkpoints."""
         self._batch_end = 0
         self.members: list[object] = []
+        """The callbacks that share this recording; the first one reports the trainer's events to it."""
         self._global_step = 0
         self._index: int | None = None
         """Index of the next step, if it does not follow the last one."""
-        self._step = OpenStep()
+        self.step = OpenStep()
         self._evaluated_at = 0
         self._paused_before = 0
         self._hooks: list[Any] = []
         self._loggers: list[Any] = []
-
-    def leads(self, member: object) -> bool:
-        """Return whether a callback reports the trainer's events: only the first that joined does."""
-        return bool(self.members) and self.members[0] is member
 
     def fit_begins(self, trainer: Any) -> None:
         """Start at the trainer's step, which is not 0 after a resume."""
@@ -69,15 +66,11 @@ class FitRecording:
         self._paused_before = self.actions.paused_ns
         self.epoch, self._batch_end = Totals(), monotonic_ns()
 
-    def before_optimizer(self, optimizer: Any) -> None:
-        """Read the learning rate."""
-        self._step.before_optimizer(optimizer)
-
     def batch_ended(self, trainer: Any, outputs: Any, batch: Any) -> None:
         """Count a batch, and end the step if the optimizer has stepped."""
-        samples = self._step.add_batch(batch)
+        samples = self.step.add_batch(batch)
         # Lightning passes the loss as the module returned it, before it is divided for the accumulation.
-        self._step.add_loss(outputs.get("loss") if isinstance(outputs, dict) else outputs)
+        self.step.add_loss(outputs.get("loss") if isinstance(outputs, dict) else outputs)
         self._add_transforms()
         if trainer.global_step != self._global_step:
             self._global_step = trainer.global_step
@@ -95,13 +88,13 @@ class FitRecording:
 
     def end_step(self, trainer: Any) -> None:
         """End a step: one step of the optimizer, however many batches it took."""
-        with self.run.step(self._step.samples, self._index):
-            self.run.log(self._step.row(trainer.current_epoch))
-        self._index, self._step = None, OpenStep()
+        with self.run.step(self.step.samples, self._index):
+            self.run.log(self.step.row(trainer.current_epoch))
+        self._index, self.step = None, OpenStep()
 
     def epoch_ended(self, trainer: Any) -> None:
         """End a step whose batches were not followed by a step of the optimizer."""
-        if self._step.batches:
+        if self.step.batches:
             self.end_step(trainer)
 
     def evaluation_begins(self) -> None:

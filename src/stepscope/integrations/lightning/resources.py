@@ -14,6 +14,7 @@ from stepscope.core.vocabulary import GIB
 from stepscope.integrations.lightning.callback import MonitorCallback, configured
 from stepscope.integrations.lightning.resource_alerts import BATCHES, ResourceAlerts, gpu_numbers
 from stepscope.integrations.lightning.resource_csv import ResourceTable
+from stepscope.samplers.process import ProcessSampler
 from stepscope.watcher.machine import LocalMachine, local_samplers
 from stepscope.watcher.machine_thread import MachineThread
 
@@ -191,8 +192,6 @@ class ResourceMonitorCallback(MonitorCallback):
 
 def chosen_sources(*, gpu: bool, cpu: bool, io: bool, rank: int = 0) -> list[Sampler]:
     """Return the samplers of GPUs; of CPUs, memory and this process; and of disks and network, as chosen."""
-    from stepscope.samplers.process import ProcessSampler
-
     sources: list[Sampler] = [*local_samplers(), ProcessSampler(lambda: {rank: os.getpid()}, Path("/"), own=0)]
     wanted = {**dict.fromkeys(GPU_SOURCES, gpu), **dict.fromkeys(IO_SOURCES, io)}
     return [source for source in sources if wanted.get(source.name, cpu)]

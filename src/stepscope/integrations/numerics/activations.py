@@ -38,10 +38,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 
 class Activations:
-    """Measure the modules of a model whose names contain one of the given parts.
-
-    `step_begin` and `step_end` are called around steps that may be measured.
-    """
+    """Measure modules whose names contain one of `modules`; called around steps that may be measured."""
 
     def __init__(
         self,

@@ -186,7 +186,7 @@ class Gradients:
             self._updates_cadence.stop(start, self._copying)
 
     def skip(self, count: int) -> None:
-        """Count steps that were skipped."""
+        """Count steps that have ended."""
         self._cadence.step(count)
         self._updates_cadence.step(count)
         self._since = None if self._since is None else self._since + count
@@ -201,9 +201,7 @@ class Gradients:
                 self._run.log({name: on_host(value) for name, value in self._row.items()}, step=step)
             self._checks.step_end(step)
             self._histograms.record()
-        self._cadence.step()
-        self._updates_cadence.step()
-        self._since = None if self._since is None else self._since + 1
+        self.skip(1)
         self._clips.clear()
         self._row, self._due = {}, None
 

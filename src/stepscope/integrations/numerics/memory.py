@@ -55,7 +55,7 @@ class DeviceMemory:
                 self._phases[f"gpu/{index}/memory_after_{phase}_bytes"] = found["memory_allocated_bytes"]
 
     def skip(self, count: int) -> None:
-        """Count steps that were skipped."""
+        """Count steps that have ended."""
         self._cadence.step(count)
         self._snapshots.step(count)
 
@@ -70,8 +70,7 @@ class DeviceMemory:
                 self._run.log(row, step=step)
                 self._cadence.stop(start)
         self._phases = {}
-        self._cadence.step()
-        self._snapshots.step()
+        self.skip(1)
         self.watching = self._cadence.due() and self._cuda() is not None
 
     def _cuda(self) -> Any:

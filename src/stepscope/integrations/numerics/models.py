@@ -26,11 +26,9 @@ class Models:
         return True
 
     def __contains__(self, model: object) -> bool:
-        """Return whether this model object was added."""
         return any(known is model for known in self)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the models that still exist."""
         return (model for reference in self._references if (model := reference()) is not None)
 
 

@@ -63,9 +63,7 @@ class OutOfMemory:
         self._recorded = None  # no error is propagating now, and another one may get the same id
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
         """Record an out-of-memory error, which propagates."""
         self._depth -= 1
         if error is not None and is_out_of_memory(error) and self._recorded != id(error):

@@ -65,5 +65,4 @@ class Readback(Generic[Note]):
         return found
 
     def __len__(self) -> int:
-        """Return the number of vectors in flight."""
         return len(self._flying)

@@ -68,12 +68,7 @@ class ProfileOptions:
     """Recording ends with the step that exceeds this time: until then everything is kept in memory."""
 
     def checked(self) -> ProfileOptions:
-        """Return the options with `activities` in lower case.
-
-        Raises:
-            TypeError: an option has the wrong type.
-            ValueError: a number is out of range.
-        """
+        """Return the options with `activities` in lower case; wrong ones raise TypeError or ValueError."""
         if self.steps < 1 or min(self.wait, self.warmup, self.top) < 0:
             raise ValueError("steps must be 1 or more, wait, warmup and top 0 or more")
         given: Any = self.activities
@@ -149,7 +144,7 @@ class Profile:
         modules: Mapping[str, Any] = sys.modules,
         **options: Any,
     ) -> None:
-        """Prepare; nothing happens before `start`.
+        """Prepare; nothing happens before `start`. Wrong options raise TypeError or ValueError.
 
         Args:
             folder: folder of the trace.
@@ -160,10 +155,6 @@ class Profile:
             clock: returns seconds, monotonic.
             modules: loaded modules by name, with torch.
             **options: see `ProfileOptions`.
-
-        Raises:
-            TypeError: there is no such option.
-            ValueError: its value is out of range.
         """
         self.options = ProfileOptions(**options).checked()
         self.result: ProfileResult | None = None
@@ -354,12 +345,7 @@ class EpochProfiles:
     def __init__(
         self, folder: str | Path, epochs: Iterable[int], *, make: Callable[..., Profile] = Profile, **options: Any
     ) -> None:
-        """Profile the epochs of these numbers; `options` are those of `Profile`.
-
-        Raises:
-            TypeError: there is no such option.
-            ValueError: its value is out of range.
-        """
+        """Profile the epochs of these numbers; wrong `options` of `Profile` raise TypeError or ValueError."""
         self.epochs = frozenset(epochs)
         self.results: dict[int, ProfileResult] = {}
         """The results by epoch."""

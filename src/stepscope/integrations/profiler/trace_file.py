@@ -45,15 +45,8 @@ def keep(
 ) -> TraceFile:
     """Write a trace to `path`; compress it to `path`.gz if it is larger than `max_bytes`, and drop it if still larger.
 
-    Args:
-        write: writes the trace to the file of the given name.
-        path: the file; its folder is created, for this user only.
-        expected: approximate size, see `expected_bytes`.
-        max_bytes: size limit.
-        free: returns the free bytes of the disk with a folder.
-
-    Raises:
-        OSError: the folder or the file cannot be created.
+    Its folder is created, for this user only; OSError if that is impossible. `write` writes the trace to the file of
+    the given name, `expected` comes from `expected_bytes`, and `free` returns the free bytes of a folder's disk.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if expected > PACKING * max_bytes:

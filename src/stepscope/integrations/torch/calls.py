@@ -85,8 +85,7 @@ class Calls:
             for name in COLLECTIVES:
                 inner = torch.distributed.distributed_c10d
                 if getattr(inner, name, None) is not None and patches.wrap(inner, name, communicate):
-                    wrapper = getattr(inner, name)
-                    patches.wrap(torch.distributed, name, partial(_instead, wrapper))
+                    patches.wrap(torch.distributed, name, partial(_instead, getattr(inner, name)))
         if self._copies:
             patches.wrap(torch.Tensor, "to", self._copying_to)
             for kind in ("cuda", "cpu"):

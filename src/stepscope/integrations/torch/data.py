@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import weakref
+from multiprocessing.connection import wait
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -11,9 +14,10 @@ import torch
 import torch.utils.data
 from torch import Tensor
 from torch.utils.data import dataloader
+from torch.utils.data._utils import signal_handling
 
+from stepscope.core.errors import in_words
 from stepscope.integrations.torch.batch import count_samples
-from stepscope.integrations.torch.deaths import WorkerDeaths
 from stepscope.integrations.torch.workers import Slots, WorkerProbe
 from stepscope.recorder import native
 from stepscope.recorder.automatic import BITS, CODES
@@ -21,25 +25,33 @@ from stepscope.recorder.automatic import BITS, CODES
 if TYPE_CHECKING:
     from stepscope.integrations.torch.patches import Patches
     from stepscope.integrations.torch.timeline import Timeline
+    from stepscope.session.run import Run
 
 DATA = CODES["data"]
-MOST_TOLD = 20
+MOST_LOADERS = 20
 """Maximum loaders whose settings are recorded: a program may create one per epoch."""
 SEQUENCES = (list, tuple)
 ITERATOR = dataloader._BaseDataLoaderIter  # noqa: SLF001 - torch has no hook here
+
+DEATH = re.compile(
+    r"DataLoader worker \(pid (?P<pid>\d+)\) (?:is killed by signal: (?P<signal>[^.]+)|.*code (?P<code>\d+))"
+)
+"""The error that torch raises when a worker has died."""
+DYING_SECONDS = 0.5
+"""Maximum time between a broken pipe and the end of the worker."""
 
 
 class Loaders:
     """The hooks on DataLoaders, which report every batch to `timeline`."""
 
-    __slots__ = ("_deaths", "_feeding", "_iterator", "_patches", "_slots", "_timeline", "_told", "inspect", "look")
+    __slots__ = ("_deaths", "_described", "_feeding", "_iterator", "_patches", "_slots", "_timeline", "inspect", "look")
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._patches: Patches | None = None
         self._feeding: weakref.ref[Any] | None = None
         self._iterator = 0
-        self._told: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._described: weakref.WeakSet[Any] = weakref.WeakSet()
         self._deaths = WorkerDeaths(timeline.run)
         self._slots: Slots | None = None
         self.look: Any = None
@@ -88,7 +100,7 @@ class Loaders:
         def get_iterator(loader: Any) -> Any:
             workers = loader.num_workers
             if timeline.active and get_ident() == timeline.thread:
-                self._tell(loader)
+                self._describe(loader)
             if not timeline.active or not workers or get_ident() != timeline.thread:
                 return original(loader)
             user = loader.worker_init_fn
@@ -103,11 +115,11 @@ class Loaders:
 
         return get_iterator
 
-    def _tell(self, loader: Any) -> None:
+    def _describe(self, loader: Any) -> None:
         """Record the settings of each loader, once."""
-        if loader in self._told or len(self._told) >= MOST_TOLD:
+        if loader in self._described or len(self._described) >= MOST_LOADERS:
             return
-        self._told.add(loader)
+        self._described.add(loader)
         self._timeline.run.own_event(
             "loader",
             workers=loader.num_workers,
@@ -275,3 +287,57 @@ class Loaders:
             timeline.train()
             iterator.__dict__.pop("_stepscope_evaluates", None)
             raise
+
+
+class WorkerDeaths:
+    """The workers of the training's loader.
+
+    A dead worker shows itself in several ways: through torch's own error, which a signal handler raises wherever the
+    program happens to be, or through a broken pipe, which may precede the end of the process. So workers are checked
+    whenever a loop over batches ends, and again at the end of the run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._workers: list[Any] = []
+        self._error: RuntimeError | None = None
+
+    def attach(self, patches: Patches) -> None:
+        """Listen to torch's signal handler."""
+        patches.wrap(signal_handling, "_error_if_any_worker_fails", self._checking)
+
+    def _checking(self, original: Any) -> Any:
+        def check() -> None:
+            try:
+                original()
+            except RuntimeError as error:
+                self._error = error
+                raise
+
+        return check
+
+    def follow(self, iterator: Any) -> None:
+        """Watch the workers of this iterator from now on."""
+        self._workers = [worker for worker in getattr(iterator, "_workers", ()) if worker.pid]
+
+    def look(self, error: BaseException | None = None) -> None:
+        """Record the workers that have died; `error` is what ended the loop, if anything did."""
+        workers, self._workers = self._workers, []
+        error, self._error = error or self._error, None
+        if workers and isinstance(error, (OSError, EOFError)):
+            wait([worker.sentinel for worker in workers], DYING_SECONDS)
+        codes = {str(worker.pid): worker.exitcode for worker in workers}
+        # torch ends workers that do not stop by themselves with SIGTERM: that is not a crash.
+        dead = {pid: code for pid, code in codes.items() if code and code != -signal.SIGTERM} or _from_error(error)
+        if dead:
+            said = in_words(error, 500) if error is not None else ""
+            self._run.own_event("worker_died", workers=dead, error=said)
+
+
+def _from_error(error: BaseException | None) -> dict[str, int]:
+    """Return the content of torch's own error: all that is known of a worker that died before its iterator."""
+    said = DEATH.match(str(error)) if isinstance(error, RuntimeError) else None
+    if said is None:
+        return {}
+    codes = {signal.strsignal(number): -number for number in signal.valid_signals()}
+    return {said["pid"]: int(said["code"] or codes.get(said["signal"], 0))}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stepscope.integrations.torch.root_modules import Roots
 
 ALL, EXPOSED = "communication/reduce_seconds", "communication/exposed_seconds"
-OFTEN, SELDOM = 32, 8
+OFTEN, RARELY = 32, 8
 """Number of first checks that each query DDP; later one in this many does."""
 
 
@@ -25,7 +25,7 @@ class Reductions:
 
     def __init__(self, run: Any, roots: Roots) -> None:
         self._run, self._roots = run, roots
-        self._looks = 0
+        self._checks = 0
         self._begun: dict[int, int] = {}
         self.failures = Failures(run, "reductions")
 
@@ -33,19 +33,19 @@ class Reductions:
         """Record what was measured since the last call."""
         if self.failures.over or not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return
-        self._looks += 1
-        if self._looks > OFTEN and self._looks % SELDOM:
+        self._checks += 1
+        if self._checks > OFTEN and self._checks % RARELY:
             return
         with self.failures:
             for module in self._roots.modules:
                 if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-                    self._ask(module, step)
+                    self._query(module, step)
 
-    def _ask(self, module: Any, step: int | None) -> None:
-        told = module._get_ddp_logging_data()  # noqa: SLF001 - there is no other clock inside DDP
-        begun = told.get("backward_comm_time_start", 0)
+    def _query(self, module: Any, step: int | None) -> None:
+        timings = module._get_ddp_logging_data()  # noqa: SLF001 - there is no other clock inside DDP
+        begun = timings.get("backward_comm_time_start", 0)
         if not begun or begun == self._begun.get(id(module)):
             return
         self._begun[id(module)] = begun
-        spent, hidden = told["backward_comm_time"], told.get("backward_compute_comm_overlap_time", 0)
+        spent, hidden = timings["backward_comm_time"], timings.get("backward_compute_comm_overlap_time", 0)
         self._run.log({ALL: spent / 1e9, EXPOSED: max(0, spent - hidden) / 1e9}, step=step)

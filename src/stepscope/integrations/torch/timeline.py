@@ -214,7 +214,5 @@ class Timeline:
         self.silenced(quiet)
 
     def _thinned(self, every: int, share: float) -> None:
-        text = f"phases are measured in one step of {every}"
-        self.run.own_event(
-            "instrumentation", every=every, cost_ratio=share, overhead_budget=self.budget.share, text=text
-        )
+        details = {"every": every, "cost_ratio": share, "overhead_budget": self.budget.share}
+        self.run.own_event("instrumentation", **details, text=f"phases are measured in one step of {every}")
