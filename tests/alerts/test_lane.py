@@ -9,7 +9,7 @@ import pytest
 from stepscope.alerts.delivery import lane as lanes
 from stepscope.alerts.delivery.channel import Channel, QuietHours
 from stepscope.alerts.delivery.lane import GIVE_UP, LONGEST_WAIT, PACE, ChannelLane
-from stepscope.alerts.delivery.outbox import DEAD, DONE, FAILED, TRY, Entry
+from stepscope.alerts.delivery.outbox import DEAD, DONE, FAILED, SKIPPED, TRY, Entry, Note
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=timezone.utc).timestamp()
 NIGHT = datetime(2026, 3, 2, 23, 30, tzinfo=timezone.utc).timestamp()
@@ -161,3 +161,15 @@ def test_old_alerts_are_not_told_to_a_new_channel():
     lane.add(entry(0, NOON - GIVE_UP - 1), NOON)
     lane.add(entry(1), NOON)
     assert lane.begin(NOON).numbers == (1,)
+
+
+def test_notes_of_an_earlier_notifier_leave_what_was_sent_alone():
+    """Entries that are done are never sent again; without an unfinished message there is none to resume."""
+    lane = lane_of()
+    lane.restore(lane.note(TRY, NOON))
+    lane.restore(Note(lane.channel.key, "g", DONE, (0,), NOON))
+    lane.restore(Note(lane.channel.key, "", SKIPPED, (1,), NOON))
+    for number in range(3):
+        lane.add(entry(number), NOON)
+    lane.resume()
+    assert lane.begin(NOON).numbers == (2,)
