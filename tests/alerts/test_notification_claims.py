@@ -28,7 +28,7 @@ def run(tmp_path):
 
 def told(claims, *changes):
     """Return which changes people hear of."""
-    return [each.tells for each in claims.claim(changes, RULES)]
+    return [each.notifies for each in claims.claim(changes, RULES)]
 
 
 def test_the_first_tells(run):

@@ -27,7 +27,7 @@ def test_fires_once_and_resolves():
     assert states(rig.values("loss", 1, 2, 11, 12, 13)) == [("high", "firing")]
     assert rig.values("loss", 14, 15) == []
     (over,) = rig.values("loss", 3)
-    assert (over.state, over.previous, over.tells) == ("resolved", "firing", True)
+    assert (over.state, over.previous, over.notifies) == ("resolved", "firing", True)
 
 
 def test_a_single_point_inside_a_batch_is_not_missed():
@@ -197,7 +197,7 @@ def test_rows_that_come_too_fast_are_counted():
     data, table = records([(0, 0.0, {"loss": 1.0})])
     for _ in range(40):
         rig.engine.rows(0, [data[0] * 20_000], table)
-    assert rig.engine.unjudged > 0
+    assert rig.engine.unevaluated > 0
     assert rig.engine.evaluate(0) == []
 
 
@@ -207,14 +207,19 @@ def test_acknowledge_and_escalate():
     rig = Rig(rule)
     (first,) = rig.values("loss", 11)
     (louder,) = rig.wait(601)
-    assert (louder.alert, louder.severity, louder.previous, louder.tells) == (first.alert, "critical", "firing", True)
+    assert (louder.alert, louder.severity, louder.previous, louder.notifies) == (
+        first.alert,
+        "critical",
+        "firing",
+        True,
+    )
     assert rig.wait(601) == []
     other = Rig(rule)
     (first,) = other.values("loss", 11)
     (noted,) = other.engine.acknowledge(first.alert, "ann", now=other.nanoseconds)
-    assert (noted.state, noted.tells, noted.evidence["acknowledged_by"]) == ("acknowledged", False, "ann")
+    assert (noted.state, noted.notifies, noted.evidence["acknowledged_by"]) == ("acknowledged", False, "ann")
     assert other.wait(6000) == []
-    assert other.values("loss", 1)[0].tells
+    assert other.values("loss", 1)[0].notifies
 
 
 def test_silence_and_its_end():
@@ -222,9 +227,9 @@ def test_silence_and_its_end():
     rig = Rig(HIGH)
     rig.engine.silence({"rule": "hi*"}, until=100.0, now=0)
     (quiet,) = rig.values("loss", 11)
-    assert (quiet.state, quiet.tells) == ("silenced", False)
+    assert (quiet.state, quiet.notifies) == ("silenced", False)
     (loud,) = rig.wait(100)
-    assert (loud.state, loud.tells) == ("firing", True)
+    assert (loud.state, loud.notifies) == ("firing", True)
     (again,) = rig.engine.silence({"metric": "loss"}, now=rig.nanoseconds)
     assert again.state == "silenced"
     assert states(rig.engine.unsilence({"metric": "loss"}, now=rig.nanoseconds)) == [("high", "firing")]
@@ -288,7 +293,7 @@ def test_faults_of_gpus_are_told_by_gpu():
     assert states(rig.event("gpu_back", None, gpu=3)) == [("gpu_lost", "resolved")]
     assert states(rig.event("xid", None, gpu=1, xid=79, meaning="fallen off")) == [("gpu_xid", "firing")]
     (passed,) = rig.wait(700)
-    assert (passed.state, passed.tells) == ("resolved", False)
+    assert (passed.state, passed.notifies) == ("resolved", False)
 
 
 def test_the_end_of_a_rank_and_of_the_run():
@@ -297,7 +302,7 @@ def test_the_end_of_a_rank_and_of_the_run():
     rig.values("loss", 11, rank=1)
     rig.event("ended", 1, state="failed", cause="ValueError")
     over = rig.engine.end(1, rig.nanoseconds)
-    assert [(change.rule, change.state, change.tells) for change in over] == [("high", "firing", False)]
+    assert [(change.rule, change.state, change.notifies) for change in over] == [("high", "firing", False)]
     assert over[0].text.endswith("; still so at the end")
     assert rig.engine.close(rig.nanoseconds) == []
     assert sorted(alert.rule.name for alert in rig.engine.active()) == ["death", "high"]
@@ -320,7 +325,7 @@ def test_an_event_that_nothing_ends_resolves_with_the_run():
     rig = Rig({"name": "odd", "event": "odd"})
     rig.event("odd", 0)
     (over,) = rig.engine.close(rig.nanoseconds)
-    assert (over.rule, over.state, over.tells) == ("odd", "resolved", False)
+    assert (over.rule, over.state, over.notifies) == ("odd", "resolved", False)
 
 
 def test_a_run_that_goes_on_is_not_at_its_end():
@@ -330,24 +335,24 @@ def test_a_run_that_goes_on_is_not_at_its_end():
     told = [change.event() for change in rig.engine.close(rig.nanoseconds)]
     again = Rig(HIGH)
     again.engine.restore(told)
-    assert [alert.told.text for alert in again.engine.active()] == [
+    assert [alert.latest.text for alert in again.engine.active()] == [
         told[0]["text"].removesuffix("; still so at the end")
     ]
 
 
 def test_a_rule_that_fails_is_put_off(monkeypatch):
     """A rule that raises three times is off and noted; the others go on."""
-    from stepscope.alerts.evaluation import judge
+    from stepscope.alerts.evaluation import rule_evaluator
 
     rig = Rig(HIGH, {"name": "bad", "when": "mean(loss, 2) > 3"})
-    plain = judge.evaluate
+    plain = rule_evaluator.evaluate
 
     def evaluate(node, frame):
         if "Call" in repr(node):
             raise ZeroDivisionError("oops")
         return plain(node, frame)
 
-    monkeypatch.setattr(judge, "evaluate", evaluate)
+    monkeypatch.setattr(rule_evaluator, "evaluate", evaluate)
     told = [rig.values("loss", 11 * (at % 2)) for at in range(6)]
     assert [states(each) for each in told] == [
         [],

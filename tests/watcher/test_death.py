@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stepscope.core import ring
 from stepscope.store.states import KILLED
 from stepscope.watcher import death
-from stepscope.watcher.death import EndEvidence, RankEnd, Trainee, judge, lock_holder, scheduler, shutting_down
+from stepscope.watcher.death import EndEvidence, RankEnd, Trainee, decide_end, lock_holder, scheduler, shutting_down
 from stepscope.watcher.oom import Oom
 
 pytestmark = pytest.mark.processes
@@ -128,12 +128,12 @@ JUDGED = [
 @pytest.mark.parametrize(("evidence", "end"), JUDGED)
 def test_each_evidence_has_its_judgement(evidence, end):
     """The run's own last words come first, then the wait status, then what else is known; a guess says so."""
-    assert judge(evidence) == end
+    assert decide_end(evidence) == end
 
 
 def test_a_process_that_lives_on_without_its_ring_is_lost_and_not_killed():
     """A trainer that became another program by exec is not called dead."""
-    assert judge(EndEvidence(alive=True)).state == "lost"
+    assert decide_end(EndEvidence(alive=True)).state == "lost"
 
 
 @given(
@@ -153,7 +153,7 @@ def test_a_process_that_lives_on_without_its_ring_is_lost_and_not_killed():
 )
 def test_any_evidence_is_judged(evidence):
     """Whatever is known, there is a state of the vocabulary; only finished has no cause, and the event tells it."""
-    end = judge(evidence)
+    end = decide_end(evidence)
     assert end.state in ("finished", "interrupted", "failed", "killed", "oom-killed", "preempted", "lost")
     assert bool(end.cause) == (end.state != "finished")
     assert end.event(evidence)["kind"] == "ended"
@@ -162,10 +162,10 @@ def test_any_evidence_is_judged(evidence):
 def test_the_event_of_an_end_has_its_figures():
     """Signal or exit code, and for lack of memory limit and last memory, are fields of their own."""
     evidence = EndEvidence(status=KILL, oom=GROUP)
-    facts = judge(evidence).event(evidence)
+    facts = decide_end(evidence).event(evidence)
     assert (facts["signal"], facts["limit_bytes"], facts["rss_bytes"]) == ("SIGKILL", 60 << 20, 58 << 20)
     evidence = EndEvidence(status=3 << 8)
-    assert judge(evidence).event(evidence)["exit_code"] == 3
+    assert decide_end(evidence).event(evidence)["exit_code"] == 3
 
 
 def test_the_scheduler_is_read_from_the_environment():

@@ -19,7 +19,7 @@ class Listener(Feed):
 
 
 class Steps:
-    """A vigil that counts what it is told."""
+    """A stall detector that counts what it is told."""
 
     def __init__(self):
         self.rows = 0
@@ -42,17 +42,17 @@ class Steps:
 
 
 def begin(stage, **more):
-    """Return a trainer whose watcher has met it, a listener and a vigil."""
+    """Return a trainer whose watcher has met it, a listener and a stall detector."""
     trainer = stage.trainer(**more)
     stage.watcher.feed = Listener()
     stage.tick()
-    stage.watcher._ranks[trainer.path].guard.vigil = Steps()
-    return trainer, stage.watcher.feed, stage.watcher._ranks[trainer.path].guard.vigil
+    stage.watcher._ranks[trainer.path].guard.stalls = Steps()
+    return trainer, stage.watcher.feed, stage.watcher._ranks[trainer.path].guard.stalls
 
 
 def test_a_full_disk_hides_no_row_from_those_who_judge(stage, monkeypatch):
     """While nothing can be written, every row still counts as progress and reaches the rules, once."""
-    trainer, listener, vigil = begin(stage)
+    trainer, listener, stalls = begin(stage)
     with monkeypatch.context() as patched:
         disk = Disk(patched, first=1, length=10**9)
         for count in range(50):
@@ -61,17 +61,17 @@ def test_a_full_disk_hides_no_row_from_those_who_judge(stage, monkeypatch):
             disk.watching = True
             stage.tick(seconds=0.5)
             assert len(listener.heard) == count + 1
-        assert vigil.rows == 49  # the last is looked at with the next beat
+        assert stalls.rows == 49  # the last is looked at with the next beat
     trainer.run.log({"a": 50.0})
     stage.tick(times=20)
     assert listener.heard == list(range(51))
-    assert vigil.rows == 51
+    assert stalls.rows == 51
     assert stage.values() == [float(count) for count in range(51)]
 
 
 def test_a_ring_that_is_lapped_meanwhile_goes_on_being_heard(stage, monkeypatch):
     """A full disk for longer than the ring lasts costs rows, and no judgement."""
-    trainer, listener, vigil = begin(stage, ring_bytes=1 << 16)
+    trainer, listener, stalls = begin(stage, ring_bytes=1 << 16)
     with monkeypatch.context() as patched:
         disk = Disk(patched, first=1, length=10**9)
         for count in range(100):
@@ -82,5 +82,5 @@ def test_a_ring_that_is_lapped_meanwhile_goes_on_being_heard(stage, monkeypatch)
             stage.tick(seconds=0.5)
     stage.tick(times=20)
     assert listener.heard == list(range(10_000))
-    assert vigil.rows == 10_000
+    assert stalls.rows == 10_000
     assert stage.values()[-1] == 9999.0

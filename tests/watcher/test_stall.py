@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.watcher.proc import ProcessProgress
-from stepscope.watcher.stall import ARMED, HUNG, IDLE, STALLED, StackSample, Vigil
+from stepscope.watcher.stall import ARMED, HUNG, IDLE, STALLED, StackSample, StallDetector
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 S = 10**9
 
 
 class Watch:
-    """A vigil over a process whose doings the test sets; every tick is a tenth of a second, or what the test says."""
+    """A detector over a process whose doings the test sets; a tick is a tenth of a second, or what the test says."""
 
     def __init__(self, tick=0.1):
-        self.vigil, self.now, self.tick = Vigil(), 1000 * S, round(tick * S)
+        self.stalls, self.now, self.tick = StallDetector(), 1000 * S, round(tick * S)
         self.events, self.cpu, self.busy = [], 0.0, 0.0
         self.stack, self.prompt, self.phase, self.answers = "same", False, False, True
 
@@ -34,7 +34,7 @@ class Watch:
         end = self.now + round(seconds * S)
         self.stand(end, before_end=True)
         self.now = end
-        self.take(self.vigil.ended([end]))
+        self.take(self.stalls.ended([end]))
 
     def steps(self, count, seconds=1.0):
         for _ in range(count):
@@ -45,10 +45,10 @@ class Watch:
         while self.now + self.tick <= until - (self.tick if before_end else 0):
             self.now += self.tick
             self.cpu += self.busy * self.tick / S
-            self.take(self.vigil.look(self.now, long_phase=self.phase))
-            if self.answers and self.vigil.wants_sample(self.now):
+            self.take(self.stalls.look(self.now, long_phase=self.phase))
+            if self.answers and self.stalls.wants_sample(self.now):
                 seen = StackSample(self.stack, ProcessProgress(self.cpu), at_prompt=self.prompt)
-                self.take(self.vigil.sample(self.now, seen))
+                self.take(self.stalls.sample(self.now, seen))
 
     def wait(self, seconds):
         self.stand(self.now + round(seconds * S))
@@ -124,40 +124,40 @@ def test_the_threshold_follows_the_median_step(seconds, threshold):
     """Five median steps, but never less than ten seconds."""
     watch = Watch(1.0)
     watch.steps(20, seconds)
-    assert watch.vigil.threshold() == pytest.approx(threshold)
+    assert watch.stalls.threshold() == pytest.approx(threshold)
 
 
 def test_the_threshold_follows_the_longest_pause(watch):
     """A pause once seen is no news at less than twice its length."""
     watch.step(9.5)
     watch.steps(200)
-    assert watch.vigil.threshold() == pytest.approx(19)
+    assert watch.stalls.threshold() == pytest.approx(19)
 
 
 def test_before_the_first_step_nothing_is_stalled():
     """Loading and compiling take any time."""
     watch = Watch(1.0)
     watch.wait(3600)
-    assert (watch.events, watch.vigil.state) == ([], IDLE)
+    assert (watch.events, watch.stalls.state) == ([], IDLE)
 
 
 def test_a_first_step_that_compiled_counts_as_a_pause():
     """The second may take as long: its beginning is known."""
     watch = Watch()
     end = watch.now + 60 * S
-    watch.vigil.ended([end], began=watch.now)
+    watch.stalls.ended([end], began=watch.now)
     watch.now = end
     watch.wait(200)
     assert watch.events == []
-    assert watch.vigil.threshold() == 300
+    assert watch.stalls.threshold() == 300
 
 
 def test_after_the_end_nothing_is_stalled(watch):
     """finish() disarms for good."""
-    watch.vigil.stop()
+    watch.stalls.stop()
     watch.wait(1000)
-    watch.take(watch.vigil.ended([watch.now]))
-    assert (watch.events, watch.vigil.state) == ([], IDLE)
+    watch.take(watch.stalls.ended([watch.now]))
+    assert (watch.events, watch.stalls.state) == ([], IDLE)
 
 
 def test_a_long_phase_is_not_counted(watch):
@@ -168,7 +168,7 @@ def test_a_long_phase_is_not_counted(watch):
     watch.wait(8)
     assert watch.events == []
     watch.steps(2)
-    assert watch.vigil.threshold() == pytest.approx(18, abs=1)
+    assert watch.stalls.threshold() == pytest.approx(18, abs=1)
 
 
 def test_a_long_phase_that_begins_late_ends_the_stall(watch):
@@ -184,11 +184,11 @@ def test_ten_minutes_at_the_prompt_of_a_notebook_are_no_stall(watch):
     """A person thinks: no event, and the pause is not held to be a step."""
     watch.prompt = True
     watch.wait(600)
-    assert (watch.events, watch.vigil.state) == ([], IDLE)
+    assert (watch.events, watch.stalls.state) == ([], IDLE)
     watch.prompt = False
     watch.steps(3)
-    assert watch.vigil.state == ARMED
-    assert watch.vigil.threshold() == 10
+    assert watch.stalls.state == ARMED
+    assert watch.stalls.threshold() == 10
     watch.wait(20)
     assert watch.kinds() == ["stalled", "hung"]
 
@@ -207,13 +207,13 @@ def test_recovery_from_a_hang_is_noted_with_its_length(watch):
     watch.step(40)
     assert watch.kinds() == ["stalled", "hung", "recovered"]
     assert (watch.events[2]["was"], watch.events[2]["seconds"]) == ("hung", pytest.approx(40))
-    assert watch.vigil.threshold() == pytest.approx(80)
+    assert watch.stalls.threshold() == pytest.approx(80)
 
 
 def test_a_watcher_that_was_held_up_itself_accuses_nobody(watch):
     """Time in which nobody looked, as while a virtual machine is paused, proves nothing."""
     watch.now += 600 * S
-    watch.take(watch.vigil.look(watch.now))
+    watch.take(watch.stalls.look(watch.now))
     watch.wait(8)
     assert watch.events == []
 
@@ -223,47 +223,47 @@ def test_a_sample_that_comes_after_the_step_is_ignored(watch):
     watch.answers = False
     watch.wait(10.5)
     watch.step(0.1)
-    watch.take(watch.vigil.sample(watch.now, StackSample("x")))
-    assert (watch.events, watch.vigil.state) == ([], ARMED)
+    watch.take(watch.stalls.sample(watch.now, StackSample("x")))
+    assert (watch.events, watch.stalls.state) == ([], ARMED)
 
 
 def test_rows_of_a_run_without_steps_stand_for_steps():
     """Three rows apart from each other arm; facts logged at once at the start do not."""
     watch = Watch()
-    watch.vigil.logged([watch.now, watch.now + 1, watch.now + 2, watch.now + 3])
+    watch.stalls.logged([watch.now, watch.now + 1, watch.now + 2, watch.now + 3])
     watch.wait(60)
     assert watch.events == []
     for _ in range(5):
         watch.wait(1)
-        watch.take(watch.vigil.logged([watch.now]))
-    assert watch.vigil.state == ARMED
+        watch.take(watch.stalls.logged([watch.now]))
+    assert watch.stalls.state == ARMED
 
 
 def test_rows_do_not_hide_a_step_that_hangs(watch):
     """In a run with steps a background thread that logs is no progress."""
     for _ in range(300):
         watch.wait(0.1)
-        watch.vigil.logged([watch.now])
+        watch.stalls.logged([watch.now])
     assert watch.kinds() == ["stalled", "hung"]
 
 
 CALLS = {
-    "end": lambda vigil, now: vigil.ended([now]),
-    "row": lambda vigil, now: vigil.logged([now]),
-    "look": lambda vigil, now: vigil.look(now),
-    "long": lambda vigil, now: vigil.look(now, long_phase=True),
-    "sample": lambda vigil, now: vigil.sample(now, StackSample("x")),
-    "prompt": lambda vigil, now: vigil.sample(now, StackSample("x", at_prompt=True)),
+    "end": lambda stalls, now: stalls.ended([now]),
+    "row": lambda stalls, now: stalls.logged([now]),
+    "look": lambda stalls, now: stalls.look(now),
+    "long": lambda stalls, now: stalls.look(now, long_phase=True),
+    "sample": lambda stalls, now: stalls.sample(now, StackSample("x")),
+    "prompt": lambda stalls, now: stalls.sample(now, StackSample("x", at_prompt=True)),
 }
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(CALLS)), st.integers(0, 20 * S))))
 def test_any_order_of_calls_keeps_the_rules(calls):
     """Hung comes only after stalled, recovered only after either, and time never runs backwards in an event."""
-    vigil, now, state = Vigil(), 0, ARMED
+    stalls, now, state = StallDetector(), 0, ARMED
     for call, passed in calls:
         now += passed
-        events = CALLS[call](vigil, now)
+        events = CALLS[call](stalls, now)
         for event in events:
             allowed = {"stalled": (ARMED,), "hung": (STALLED,), "recovered": (STALLED, HUNG)}[event["kind"]]
             assert state in allowed
@@ -315,11 +315,11 @@ def test_real_step_times_never_look_like_a_hang():
     for name, seconds in series:
         watch = Watch(1.0)
         start = watch.now
-        watch.vigil.ended([start + round(seconds[0] * S)], began=start)
+        watch.stalls.ended([start + round(seconds[0] * S)], began=start)
         watch.now = start + round(seconds[0] * S)
         for moment in list(accumulate(seconds))[1:]:
             end = start + round(moment * S)
             watch.stand(end, before_end=True)
             watch.now = end
-            watch.take(watch.vigil.ended([end]))
+            watch.take(watch.stalls.ended([end]))
         assert "hung" not in watch.kinds(), name

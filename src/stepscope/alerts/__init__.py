@@ -1,4 +1,4 @@
-"""When to call for help, and whom: rules, their state, and notification."""
+"""Alerts: rules, their evaluation, and notifications."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ class Alerting(Feed):
     def _handle(self, changes: list[Transition], pair: Pair) -> None:
         """Notify people about changes, record them as events, and take their actions."""
         own, self._from_trainer = self._from_trainer, []
-        messages = [change.event() for change in changes if change.tells]
+        messages = [change.event() for change in changes if change.notifies]
         messages += [_identified(event, pair) for event in own if event.get("state") in {"firing", "resolved"}]
         if self._notifying is not None:
             self._notifying.send(messages)

@@ -162,7 +162,7 @@ class RankEnd(NamedTuple):
         return facts
 
 
-def judge(evidence: EndEvidence) -> RankEnd:
+def decide_end(evidence: EndEvidence) -> RankEnd:
     """Decide how a rank ended: by the last state that it set, otherwise by the evidence of its death."""
     if evidence.state == ring.STATE_FINISHED:
         return RankEnd("finished", "")

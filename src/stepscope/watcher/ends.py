@@ -46,7 +46,7 @@ class Ends:
         """Return whether more evidence about an end may still come."""
         return bool(self._uncertain)
 
-    def judge(self, rank: WatchedRank, pair: Pair, *, finally_: bool = False) -> RankEnd | None:
+    def find_end(self, rank: WatchedRank, pair: Pair, *, finally_: bool = False) -> RankEnd | None:
         """Return how a rank ended; None while more evidence may come soon, unless `finally_` is set."""
         words = rank.stream.reader.words()
         state = words[ring.WORD_STATE]
@@ -71,7 +71,7 @@ class Ends:
 
     def leave(self, rank: WatchedRank, pair: Pair, journal: Journal) -> None:
         """Record as much of the end as is possible in a run that cannot be written, and release the rank."""
-        end = self.judge(rank, pair, finally_=True)
+        end = self.find_end(rank, pair, finally_=True)
         for write in (self._write_event, self._write_node):
             try:
                 if end is not None:
@@ -88,10 +88,10 @@ class Ends:
         self._write_node(rank, end, pair)
 
     def _write_event(self, rank: WatchedRank, end: RankEnd, pair: Pair) -> None:
-        if end.state != "finished" and rank.guard.end_evidence is not None and rank.told != end:
+        if end.state != "finished" and rank.guard.end_evidence is not None and rank.reported != end:
             facts = end.event(rank.guard.end_evidence) | rank.circumstances(self._latest())
             rank.drain.write_events([facts], rank.number, pair, sync=True)
-            rank.told = end
+            rank.reported = end
 
     def _write_node(self, rank: WatchedRank, end: RankEnd, pair: Pair) -> None:
         rank.state.state, rank.state.cause, rank.state.inferred = end.state, end.cause, not end.certain

@@ -20,7 +20,7 @@ from stepscope.watcher.ends import Ends
 from stepscope.watcher.rank_guard import Job, RankGuard
 from stepscope.watcher.ranks import WatchedRank
 from stepscope.watcher.sampling import SampleRound, Sampling, SamplingPlan
-from stepscope.watcher.stall import FLOOR, HUNG_AFTER, Vigil
+from stepscope.watcher.stall import FLOOR, HUNG_AFTER, StallDetector
 from stepscope.watcher.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class WatcherPace:
         }
         return cls(**{name: settings[key] for name, key in keys.items() if key in settings})
 
-    def vigil(self) -> Vigil:
+    def stall_detector(self) -> StallDetector:
         """Return a new stall detector for one rank."""
-        return Vigil(self.stall_after, self.hang_after)
+        return StallDetector(self.stall_after, self.hang_after)
 
 
 class RingFolders:
@@ -235,7 +235,7 @@ class Watcher:
                 continue
             self._streams += 1
             stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
-            guard = RankGuard.over(stream.fileno(), stacks, self._job, self._pace.vigil(), pid)
+            guard = RankGuard.over(stream.fileno(), stacks, self._job, self._pace.stall_detector(), pid)
             files = self._attempts.of(stream, self._clock.monotonic_ns(), self.alerting.on_events)
             self._ranks[path] = WatchedRank(stream, *files, guard)
             stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
@@ -293,7 +293,7 @@ class Watcher:
 
     def _end(self, path: Path, rank: WatchedRank, pair: Pair) -> None:
         """Record the end of a rank once it is known, then remove its ring."""
-        end = self._ends.judge(rank, pair)
+        end = self._ends.find_end(rank, pair)
         if end is None:
             return
         self._meter(rank, pair)

@@ -10,11 +10,11 @@ from stepscope.core import ring
 from stepscope.core.endings import INTERRUPTED
 from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE
-from stepscope.watcher.death import EndEvidence, RankEnd, Trainee, judge, scheduler, shutting_down
+from stepscope.watcher.death import EndEvidence, RankEnd, Trainee, decide_end, scheduler, shutting_down
 from stepscope.watcher.oom import KernelLog, OomWatch
 from stepscope.watcher.proc import PROC, ProcessProgress, read_progress
 from stepscope.watcher.stacks import Asking, StackAnswer, at_prompt
-from stepscope.watcher.stall import StackSample, Vigil
+from stepscope.watcher.stall import StackSample, StallDetector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +77,7 @@ class RankGuard:
     """None if the process is invisible: in another pid namespace, or on another system than Linux."""
     job: Job = field(default_factory=Job)
     asking: Asking | None = None
-    vigil: Vigil = field(default_factory=Vigil)
+    stalls: StallDetector = field(default_factory=StallDetector)
     rss: int | None = None
     """Resident bytes of the process at the last reading."""
     at_prompt: bool = False
@@ -97,7 +97,7 @@ class RankGuard:
 
     @classmethod
     def over(
-        cls, descriptor: int, stacks_path: str, job: Job, vigil: Vigil | None = None, pid: int | None = None
+        cls, descriptor: int, stacks_path: str, job: Job, stalls: StallDetector | None = None, pid: int | None = None
     ) -> RankGuard:
         """Watch the process that holds the writer's lock of the ring open at `descriptor`.
 
@@ -108,9 +108,9 @@ class RankGuard:
         if trainee is None and pid is not None and pid == job.born:
             trainee = Trainee.of(0, pid)
         if trainee is None:
-            return cls(None, job, vigil=vigil or Vigil())
+            return cls(None, job, stalls=stalls or StallDetector())
         asking = Asking(trainee, stacks_path) if job.seeing else Asking(trainee, "", spy="")
-        return cls(trainee, job, asking, vigil or Vigil())
+        return cls(trainee, job, asking, stalls or StallDetector())
 
     def watch(
         self, pair: tuple[int, int], ended: StepTimes, phase: str = "", *, gpu_busy: bool = False
@@ -124,8 +124,8 @@ class RankGuard:
             gpu_busy: whether a GPU has worked since the last sample.
         """
         now = pair[1]
-        events = self.vigil.ended(ended.steps, ended.began) + self.vigil.logged(ended.rows)
-        events += self.vigil.look(now, long_phase=bool(phase))
+        events = self.stalls.ended(ended.steps, ended.began) + self.stalls.logged(ended.rows)
+        events += self.stalls.look(now, long_phase=bool(phase))
         if now >= self._memory_due and self.trainee is not None:
             self._memory_due = now + round(MEMORY_EVERY * 1e9)
             self.rss = self._resident() or self.rss
@@ -150,7 +150,7 @@ class RankGuard:
         if self.trainee is None or self.asking is None:
             return [], None
         if not self.asking.open:
-            if not self.vigil.wants_sample(now) and not self._requested:
+            if not self.stalls.wants_sample(now) and not self._requested:
                 return [], None
             self._before = read_progress(self.trainee.pid, self.proc, gpu_busy=gpu_busy)
             self.asking.ask(now)
@@ -159,7 +159,7 @@ class RankGuard:
             return [], None
         before = self._before._replace(gpu_busy=self._before.gpu_busy or gpu_busy)
         after = read_progress(self.trainee.pid, self.proc)
-        events = self.vigil.sample(now, StackSample(answer.digest, before, after, at_prompt(answer.stacks)))
+        events = self.stalls.sample(now, StackSample(answer.digest, before, after, at_prompt(answer.stacks)))
         if self._requested and not any(event["kind"] in STACK_KINDS for event in events):
             events.append({"kind": "stacks", "monotonic_ns": now, "why": self._requested})
         self._requested = ""
@@ -185,7 +185,7 @@ class RankGuard:
             after: an earlier end that explains this one; see `earlier`.
             finally_: decide by the evidence so far.
         """
-        self.vigil.stop()
+        self.stalls.stop()
         self._leaving = now if self._leaving is None else self._leaving
         status, dead = None, True
         if self.trainee is not None and state in (ring.STATE_RUNNING, ring.STATE_EXITED):
@@ -205,7 +205,7 @@ class RankGuard:
             alive=not dead,
             at_prompt=self.at_prompt,
         )
-        self._end = judge(self.end_evidence)
+        self._end = decide_end(self.end_evidence)
         return self._end
 
     def is_leaving(self) -> bool:
@@ -220,7 +220,7 @@ class RankGuard:
         if status is None:
             return None
         self.end_evidence = self.end_evidence._replace(status=status, alive=False)
-        self._end = judge(self.end_evidence)
+        self._end = decide_end(self.end_evidence)
         return self._end
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ class WatchedRank:
         self._seen, self._was_quiet = b"", False
         self.alive = True
         """Whether its trainer held its ring at the last check."""
-        self.told: RankEnd | None = None
+        self.reported: RankEnd | None = None
         """The end that the last event reported."""
         self.better: RankEnd | None = None
         """A better verdict about its end, which is not written yet."""

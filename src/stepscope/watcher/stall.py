@@ -48,7 +48,7 @@ class StackSample(NamedTuple):
     """The main thread waits for a person."""
 
 
-class Vigil:
+class StallDetector:
     """Watches the steps of one rank. Times are monotonic, in ns; events are plain dicts with their `kind`."""
 
     def __init__(self, floor: float = FLOOR, hung_after: float = HUNG_AFTER) -> None:

@@ -42,10 +42,10 @@ class AlertTable:
 
     def see(self, alert: Alert, points: Iterable[Point], words: Callable[[int], AlertText]) -> list[Transition]:
         """Process evaluated points in order; `words` returns the text for the n-th of them."""
-        found = (self.judge_point(alert, point, partial(words, number)) for number, point in enumerate(points))
+        found = (self.see_point(alert, point, partial(words, number)) for number, point in enumerate(points))
         return [change for change in found if change is not None]
 
-    def judge_point(self, alert: Alert, point: Point, words: Callable[[], AlertText]) -> Transition | None:
+    def see_point(self, alert: Alert, point: Point, words: Callable[[], AlertText]) -> Transition | None:
         """Process one evaluated point; return the change that it causes."""
         due = alert.see(point)
         if due == "fire":
@@ -74,8 +74,8 @@ class AlertTable:
         found = []
         for alert in self.alerts.values():
             if alert.state in {FIRING, SILENCED} and which in {alert.id, alert.rule.name}:
-                evidence = {**alert.told.evidence, "acknowledged_by": by} if by else alert.told.evidence
-                found.append(alert.turn(ACKNOWLEDGED, now, alert.told._replace(evidence=evidence)))
+                evidence = {**alert.latest.evidence, "acknowledged_by": by} if by else alert.latest.evidence
+                found.append(alert.turn(ACKNOWLEDGED, now, alert.latest._replace(evidence=evidence)))
         return found
 
     def silence(self, silence: Silence, now: float) -> list[Transition]:
@@ -108,15 +108,15 @@ class AlertTable:
     def cut_off(self, alerts: Iterable[Alert], now: float) -> list[Transition]:
         """Mark active alerts as active until the end; nothing is sent again."""
         return [
-            alert.turn(alert.state, now, alert.told._replace(text=alert.told.text + AT_END), quiet=True)
+            alert.turn(alert.state, now, alert.latest._replace(text=alert.latest.text + AT_END), quiet=True)
             for alert in alerts
-            if alert.is_active and not alert.told.text.endswith(AT_END)
+            if alert.is_active and not alert.latest.text.endswith(AT_END)
         ]
 
     def resolve(self, alerts: Iterable[Alert], now: float, why: str, *, quiet: bool = False) -> list[Transition]:
         """Resolve active alerts, regardless of their condition."""
         return [
-            alert.turn(RESOLVED, now, alert.told._replace(text=f"{alert.told.text}; {why}"), quiet=quiet)
+            alert.turn(RESOLVED, now, alert.latest._replace(text=f"{alert.latest.text}; {why}"), quiet=quiet)
             for alert in alerts
             if alert.is_active
         ]

@@ -189,8 +189,8 @@ def _series(node: Node, frame: EvaluationFrame) -> Stack | None:
     driver = frame.stacks[frame.driver]
     if driver is None:
         return None
-    whole = EvaluationFrame(frame.stacks, frame.driver, len(driver.time))
-    value = np.broadcast_to(_value(node, whole), (len(driver.windows), len(driver.time)))
+    all_points = EvaluationFrame(frame.stacks, frame.driver, len(driver.time))
+    value = np.broadcast_to(_value(node, all_points), (len(driver.windows), len(driver.time)))
     return Stack(driver.windows, value, driver.step, driver.time)
 
 
@@ -341,12 +341,12 @@ def _slope(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
     axis = (stack.step if node.windows[0].unit != TIME and np.isfinite(stack.step).all() else stack.time)[start:]
     value, low, high = stack.value[:, start:], low - start, high - start
     good = np.isfinite(value)
-    whole = bool(good.all())
+    all_good = bool(good.all())
     x = (axis - axis[-1])[None, :]
     y = value - np.where(good[:, -1:], value[:, -1:], 0.0)
-    if not whole:
+    if not all_good:
         x, y = np.where(good, x, 0.0), np.where(good, y, 0.0)
-    n = (high - low)[None, :].astype(np.float64) if whole else _between(good, low, high)
+    n = (high - low)[None, :].astype(np.float64) if all_good else _between(good, low, high)
     sx, sxx = _between(x, low, high), _between(x * x, low, high)
     below = n * sxx - sx * sx
     above = n * _between(x * y, low, high) - sx * _between(y, low, high)

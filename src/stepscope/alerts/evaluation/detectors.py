@@ -301,12 +301,12 @@ def own_seconds(series: Mapping[str, SeriesWindow], size: int) -> tuple[float, f
     step = series.get("step_seconds")
     if step is None or step.total < size:
         return None
-    whole = median(step.value[-size:])
+    seconds = median(step.value[-size:])
     waits = series.get("phase/communication")
     if waits is not None and waits.total >= size:
-        return whole - median(waits.value[-size:]), whole
+        return seconds - median(waits.value[-size:]), seconds
     parts = [series[name] for name in OWN_PHASES if name in series and series[name].total >= size]
-    return (sum(median(part.value[-size:]) for part in parts), whole) if parts else (whole, whole)
+    return (sum(median(part.value[-size:]) for part in parts) if parts else seconds), seconds
 
 
 MEMORY_LIMITS = ("cgroup/memory_limit_bytes", "memory/total_bytes")
@@ -317,9 +317,9 @@ HELP = {
     "rise": "a loss above its best level by `rise` and by six times its noise, that does not come back",
     "divergence": "the same with a larger `rise`, where at least a tenth of the progress is undone",
     "plateau": "a loss that has not fallen by the share `fall` over `points` points",
-    "leak": "process memory that keeps growing, with the time left; judged after `seconds`",
-    "gpu_leak": "allocated GPU memory that keeps growing, with the time left; judged after `seconds`",
-    "disk_full": "a disk that will be full within two hours; judged after `seconds`",
+    "leak": "process memory that keeps growing, with the time left; evaluated after `seconds`",
+    "gpu_leak": "allocated GPU memory that keeps growing, with the time left; evaluated after `seconds`",
+    "disk_full": "a disk that will be full within two hours; evaluated after `seconds`",
     "anomaly": "a value, or a level over 20 points, outside the range of the last 2 000 points",
     "change": "a lasting change of level by `share`, reported `after` points later",
     "straggler": "a rank that works longer than the others by `share` of a step, over `steps` steps",

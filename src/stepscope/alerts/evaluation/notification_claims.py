@@ -39,7 +39,7 @@ class NotificationClaims:
         shared = {rule.name for rule in rules if not rule.event and rule.over != EACH} if changes else set()
         for change in changes:
             starts = change.state == FIRING and change.previous != FIRING
-            if starts and change.tells and change.rank is None and change.rule in shared and not self._claim(change):
+            if starts and change.notifies and change.rank is None and change.rule in shared and not self._claim(change):
                 self._elsewhere.add(change.alert)
             settled.append(replace(change, quiet=True) if change.alert in self._elsewhere else change)
         return settled

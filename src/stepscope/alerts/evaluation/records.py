@@ -71,12 +71,12 @@ class PointReader:
             columns = self._columns_of(rank, schema)
             if columns:
                 size = RECORD.size + 8 * len(schema.names)
-                whole = [(data, [at for at in offsets if at + size <= len(data)]) for data, offsets in batches]
-                count = sum(len(offsets) for _, offsets in whole)
+                complete = [(data, [at for at in offsets if at + size <= len(data)]) for data, offsets in batches]
+                count = sum(len(offsets) for _, offsets in complete)
                 if count > FEW:
-                    self._add_many(rank, columns, whole, points)
+                    self._add_many(rank, columns, complete, points)
                 elif count:
-                    self._add_few(rank, schema, columns, whole, points)
+                    self._add_few(rank, schema, columns, complete, points)
         return points
 
     def _add_few(

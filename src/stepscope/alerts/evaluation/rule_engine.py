@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from stepscope.alerts.evaluation.delayed_samples import DelayedSamples
-    from stepscope.alerts.evaluation.judge import Judge
     from stepscope.alerts.evaluation.records import PointReader
+    from stepscope.alerts.evaluation.rule_evaluator import RuleEvaluator
     from stepscope.alerts.evaluation.state import Alert
     from stepscope.alerts.rules.rule import Rule
     from stepscope.core.columns import SchemaTable
@@ -68,12 +68,12 @@ class Engine:
         self._samples: list[tuple[int, Mapping[str, float], float]] = []
         self._events: list[_Event] = []
         self._ended: set[int | None] = set()
-        self._judge: Judge | None = None
+        self._evaluator: RuleEvaluator | None = None
         self._reader: PointReader | None = None
         self._delayed: DelayedSamples | None = None
         self.urgent = False
         """Something has come that should be evaluated at once."""
-        self.unjudged = 0
+        self.unevaluated = 0
         """Bytes of rows that were dropped because they came faster than they could be evaluated."""
 
     def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
@@ -87,7 +87,7 @@ class Engine:
         while self._bytes > MOST_BYTES and len(self._pieces) > 1:
             lost = len(self._pieces.pop(0).data)
             self._bytes -= lost
-            self.unjudged += lost
+            self.unevaluated += lost
 
     def sample(self, rank: int, values: Mapping[str, float], monotonic_ns: int) -> None:
         """Add a row that the watcher made itself; its rank is below 0, and it must not change from now on."""
@@ -121,7 +121,7 @@ class Engine:
         kept = [rule for rule in self.rules if rule.name not in off]
         self.rules = tuple(replace(rule, when=other.get(rule.name, rule.when)) for rule in kept)
         self._alerts.rules = {rule.name: rule for rule in self.rules}
-        self._judge = self._reader = self._delayed = None  # windows start again, as the training does
+        self._evaluator = self._reader = self._delayed = None  # windows start again, as the training does
 
     def evaluate(self, monotonic_ns: int, *, every: bool = False) -> list[Transition]:
         """Evaluate what is due, or `every` sample; return the changes in order."""
@@ -129,7 +129,7 @@ class Engine:
         self.urgent = False
         found: list[Transition] = []
         if self._pieces or self._samples or self._delayed is not None:
-            found += self._judge_points(now, every=every)
+            found += self._evaluate_points(now, every=every)
         events, self._events = self._events, []
         for event in events:
             found += self._take(event._replace(time=event.time if event.time == event.time else now))
@@ -137,14 +137,14 @@ class Engine:
         found += self._pass(now)
         return found
 
-    def _judge_points(self, now: float, *, every: bool) -> list[Transition]:
+    def _evaluate_points(self, now: float, *, every: bool) -> list[Transition]:
         from stepscope.alerts.evaluation.delayed_samples import DelayedSamples
-        from stepscope.alerts.evaluation.judge import Judge
         from stepscope.alerts.evaluation.records import PointReader
+        from stepscope.alerts.evaluation.rule_evaluator import RuleEvaluator
 
-        if self._judge is None or self._reader is None or self._delayed is None:
-            self._judge = Judge(self.rules, self._alerts, self._note)
-            store = self._judge.store
+        if self._evaluator is None or self._reader is None or self._delayed is None:
+            self._evaluator = RuleEvaluator(self.rules, self._alerts, self._note)
+            store = self._evaluator.store
             self._reader = PointReader(self._offset, store.wants)
             self._delayed = DelayedSamples(store.wants, store.patience)
         pieces, samples = self._pieces, self._samples
@@ -152,7 +152,7 @@ class Engine:
         for sample in samples:
             self._delayed.add(*sample)
         parts = self._reader.read(pieces, self._delayed.due(now, every=every))
-        return self._judge.take(parts) if parts else []
+        return self._evaluator.take(parts) if parts else []
 
     def _take(self, event: _Event) -> list[Transition]:
         """Evaluate the rules on one event."""
@@ -176,7 +176,7 @@ class Engine:
         alert = self._alerts.alert(rule, key, event.rank, labels)
         step = event.fields.get("step")
         point = Point(event.time, step if isinstance(step, int) and step >= 0 else None, holds=True)
-        change = self._alerts.judge_point(alert, point, partial(alert_text.of_event, rule, event.fields, event.rank))
+        change = self._alerts.see_point(alert, point, partial(alert_text.of_event, rule, event.fields, event.rank))
         return [] if change is None else [change]
 
     def _pass(self, now: float) -> list[Transition]:
@@ -195,8 +195,8 @@ class Engine:
     def end(self, rank: int, monotonic_ns: int | None = None) -> list[Transition]:
         """Forget a rank that has ended; its active alerts are marked as active until the end."""
         found = [] if monotonic_ns is None else self.evaluate(monotonic_ns, every=True)
-        if self._judge is not None:
-            found += self._alerts.cut_off(self._judge.forget(rank), (monotonic_ns or 0) / 1e9 + self._offset)
+        if self._evaluator is not None:
+            found += self._alerts.cut_off(self._evaluator.forget(rank), (monotonic_ns or 0) / 1e9 + self._offset)
         return found
 
     def close(self, monotonic_ns: int) -> list[Transition]:
@@ -210,8 +210,8 @@ class Engine:
 
     def critical(self) -> str:
         """Return the text of the newest active critical alert on values; "" for none."""
-        grave = [alert for alert in self.active() if not alert.rule.event and alert.told.severity == CRITICAL]
-        return grave[0].told.text if grave else ""
+        grave = [alert for alert in self.active() if not alert.rule.event and alert.latest.severity == CRITICAL]
+        return grave[0].latest.text if grave else ""
 
     def acknowledge(self, which: str, by: str = "", *, now: int) -> list[Transition]:
         """Acknowledge an alert (by its id) or all alerts of a rule; `now` is monotonic, in ns."""
@@ -240,7 +240,7 @@ class Engine:
 
     def costs(self) -> dict[str, float]:
         """Return the CPU seconds that each rule has taken."""
-        return dict(self._judge.seconds) if self._judge is not None else {}
+        return dict(self._evaluator.seconds) if self._evaluator is not None else {}
 
 
 def _is_ended(alert: Alert, rule: Rule, event: _Event) -> bool:

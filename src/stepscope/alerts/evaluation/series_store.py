@@ -263,8 +263,8 @@ class SeriesStore:
                 self._machine.append(rank)
             for pattern, how in self._ways:
                 if rank >= 0 and bind(pattern, spelling) is not None:
-                    whole = self._together.setdefault((how, spelling), CombinedSeries(SeriesWindow(need), how))
-                    whole.members[rank] = window
+                    combined = self._together.setdefault((how, spelling), CombinedSeries(SeriesWindow(need), how))
+                    combined.members[rank] = window
         if found:
             self._logged.add(name)
         return found
@@ -295,16 +295,20 @@ class SeriesStore:
             for window, factor in self._targets.get(key, ()):
                 value = part.value if factor == 1.0 else part.value * factor
                 window.extend(part.step, part.time, value, part.axis)
-        for whole in self._together.values():
-            if whole.how != EACH and len(whole.members) > 1 and any(each.fresh for each in whole.members.values()):
-                whole.advance()
+        for combined in self._together.values():
+            if (
+                combined.how != EACH
+                and len(combined.members) > 1
+                and any(each.fresh for each in combined.members.values())
+            ):
+                combined.advance()
 
     def find(self, rank: int | None, name: str, how: str = EACH) -> SeriesWindow | None:
         """Return the series of a metric: that of a rank, else that of the machine; without a rank, of all ranks."""
-        whole = self._together.get((how, name)) if rank is None else None
-        if whole is not None:
-            alone = how == EACH or len(whole.members) == 1
-            return whole.members[min(whole.members)] if alone else whole.window
+        combined = self._together.get((how, name)) if rank is None else None
+        if combined is not None:
+            alone = how == EACH or len(combined.members) == 1
+            return combined.members[min(combined.members)] if alone else combined.window
         for each in (rank, *(() if rank is not None and rank < 0 else self._machine)):
             found = self.windows.get((each, name)) if each is not None else None
             if found is not None:
@@ -313,22 +317,22 @@ class SeriesStore:
 
     def of_ranks(self, name: str, how: str) -> dict[int, SeriesWindow]:
         """Return the series of a metric by rank."""
-        whole = self._together.get((how, name))
-        return whole.members if whole is not None else {}
+        combined = self._together.get((how, name))
+        return combined.members if combined is not None else {}
 
     def mark_seen(self) -> None:
         """Mark all new points as seen."""
         for window in self.windows.values():
             window.fresh = 0
-        for whole in self._together.values():
-            whole.window.fresh = 0
+        for combined in self._together.values():
+            combined.window.fresh = 0
 
     def forget(self, rank: int) -> None:
         """Forget a rank."""
         self.windows = {key: window for key, window in self.windows.items() if key[0] != rank}
         self._targets = {key: targets for key, targets in self._targets.items() if key[0] != rank}
-        for whole in self._together.values():
-            whole.members.pop(rank, None)
-            whole.taken.pop(rank, None)
-        self._together = {key: whole for key, whole in self._together.items() if whole.members}
+        for combined in self._together.values():
+            combined.members.pop(rank, None)
+            combined.taken.pop(rank, None)
+        self._together = {key: combined for key, combined in self._together.items() if combined.members}
         self.version += 1

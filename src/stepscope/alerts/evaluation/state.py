@@ -50,7 +50,7 @@ class Transition:
     """Nothing is sent: the run is over, or another node sends it."""
 
     @property
-    def tells(self) -> bool:
+    def notifies(self) -> bool:
         """Whether people are notified of it."""
         is_over = self.state == RESOLVED and self.previous in {FIRING, ACKNOWLEDGED}
         return not self.quiet and (self.state == FIRING or is_over)
@@ -122,7 +122,7 @@ class Alert:
     clear_count: int = 0
     fired: float | None = None
     """When it last fired; seconds since 1970."""
-    told: AlertText = NOTHING
+    latest: AlertText = NOTHING
     """The latest text."""
     step: int | None = None
 
@@ -160,7 +160,7 @@ class Alert:
         """Begin to fire."""
         seed = f"{self.rule.name}|{self.key}|{self.rank}|{point.time:.6f}"
         self.id = f"{self.rule.name}-{hashlib.blake2b(seed.encode(), digest_size=4).hexdigest()}"
-        self.fired, self.told, self.step = point.time, words, point.step
+        self.fired, self.latest, self.step = point.time, words, point.step
         self.clear_since, self.clear_count = None, 0
         return self.turn(SILENCED if silenced else FIRING, point.time, previous="")
 
@@ -175,18 +175,18 @@ class Alert:
     ) -> Transition:
         """Change the state; return the transition."""
         before = self.state if previous is None else previous
-        self.told = words or self.told
+        self.latest = words or self.latest
         starts = state == FIRING and before != FIRING
         self.state = state
         change = Transition(
             alert=self.id,
             rule=self.rule.name,
             state=state,
-            severity=self.told.severity,
-            text=self.told.text,
-            remedy=self.told.remedy,
+            severity=self.latest.severity,
+            text=self.latest.text,
+            remedy=self.latest.remedy,
             labels=dict(self.labels),
-            evidence=dict(self.told.evidence),
+            evidence=dict(self.latest.evidence),
             rank=self.rank,
             step=self.step,
             time=now,
@@ -204,17 +204,17 @@ class Alert:
         plan = self.rule.escalate
         if plan is None or self.state != FIRING or self.fired is None or now - self.fired < plan.after:
             return None
-        if SEVERITIES.index(plan.severity) <= SEVERITIES.index(self.told.severity):
+        if SEVERITIES.index(plan.severity) <= SEVERITIES.index(self.latest.severity):
             return None
         minutes = (now - self.fired) / 60
-        text = f"{self.told.text} (for {minutes:.0f} min, not acknowledged)"
-        return self.turn(FIRING, now, self.told._replace(severity=plan.severity, text=text))
+        text = f"{self.latest.text} (for {minutes:.0f} min, not acknowledged)"
+        return self.turn(FIRING, now, self.latest._replace(severity=plan.severity, text=text))
 
     def restore(self, row: Mapping[str, Any]) -> None:
         """Continue from a row of the history."""
         self.state, self.id, self.fired, self.step = row["state"], row["alert"], row["since"], row.get("step")
         text = str(row["text"]).removesuffix(AT_END)  # it is still active
-        self.told = AlertText(text, str(row["remedy"]), str(row["severity"]), row["evidence"])
+        self.latest = AlertText(text, str(row["remedy"]), str(row["severity"]), row["evidence"])
 
 
 def lasted(span: RuleWindow, since: Point, now: Point, count: int) -> bool:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from stepscope.alerts.evaluation.alert_table import AlertTable
-from stepscope.alerts.evaluation.judge import Judge
 from stepscope.alerts.evaluation.records import NewPoints
+from stepscope.alerts.evaluation.rule_evaluator import RuleEvaluator
 from stepscope.alerts.evaluation.state import FIRING
 from stepscope.core.ring import NO_STEP
 
@@ -54,11 +54,11 @@ def replay(rules: Iterable[Rule], source: RecordedRun) -> list[Transition]:
 
 
 def _attempt(rules: list[Rule], recorded: list[tuple[str, Any]], attempt: int) -> list[Transition]:
-    judge = Judge(rules, AlertTable(rules), lambda _: None)
+    evaluator = RuleEvaluator(rules, AlertTable(rules), lambda _: None)
     columns: dict[tuple[int, str], tuple[NDArray[np.float64], ...]] = {}
     for name, series in recorded:
         for rank in np.unique(series.rank[series.attempt == attempt]).tolist():
-            if judge.store.wants(rank, name):
+            if evaluator.store.wants(rank, name):
                 mine = (series.attempt == attempt) & (series.rank == rank)
                 columns[rank, name] = _clocked(series.step[mine], series.time[mine], series.value[mine])
     if not columns:
@@ -77,7 +77,7 @@ def _attempt(rules: list[Rule], recorded: list[tuple[str, Any]], attempt: int) -
                 axis = hash((number, key[0], time[start:end].tobytes()))
                 batch[key] = [NewPoints(step[start:end], time[start:end], value[start:end], axis)]
                 places[key] = end
-        found += judge.take(batch)
+        found += evaluator.take(batch)
     return found
 
 

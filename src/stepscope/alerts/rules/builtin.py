@@ -111,7 +111,7 @@ LEAST_WAIT = 0.003
 
 _hourly = partial(Rule, cooldown=HOUR)
 _for_training = partial(_hourly, over="mean")
-"""A rule on a value that all ranks log: judged on their mean."""
+"""A rule on a value that all ranks log: evaluated on their mean."""
 
 
 def rules(limits: Mapping[str, float] | None = None) -> list[Rule]:

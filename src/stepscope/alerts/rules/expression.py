@@ -349,11 +349,10 @@ def _window(token: _Token) -> RuleWindow:
         if not 0 < seconds <= MOST_SECONDS:
             raise ExpressionError(f"has a window of {size:g}{token.unit}; the longest is {MOST_SECONDS / 86400:g} d")
         return RuleWindow(seconds, TIME)
-    whole = STEPS if unit == "step" else POINTS
-    most = MOST_POINTS if whole is POINTS else 10**9
+    kind, most = (STEPS, 10**9) if unit == "step" else (POINTS, MOST_POINTS)
     if token.unit == "%" or not size.is_integer() or not 0 <= size <= most:
         raise ExpressionError(f"has a window of {token.text}{token.unit}; it is a whole number up to {most}")
-    return RuleWindow(size, whole)
+    return RuleWindow(size, kind)
 
 
 def _arithmetic(sign: str, left: Node, right: Node) -> OperationNode:

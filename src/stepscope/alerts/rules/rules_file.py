@@ -84,11 +84,11 @@ def misspelt(rule: Rule, recorded: Collection[str] = ()) -> list[str]:
         if is_known(name, recorded):
             continue
         near = get_close_matches(name, known, 1, 0.85)
-        whole = name.rpartition("/")
+        dividend, _, divisor = name.rpartition("/")
         if near:
             found.append(f"rule '{rule.name}': no metric is called '{name}'; did you mean '{near[0]}'?")
-        elif whole[2].replace(".", "").isdecimal() and is_known(whole[0], recorded):
-            found.append(f"rule '{rule.name}': no metric is called '{name}'; to divide write '{whole[0]} / {whole[2]}'")
+        elif divisor.replace(".", "").isdecimal() and is_known(dividend, recorded):
+            found.append(f"rule '{rule.name}': no metric is called '{name}'; to divide write '{dividend} / {divisor}'")
         elif recorded:
             found.append(f"rule '{rule.name}': these runs have no metric '{name}'")
     return found

@@ -100,7 +100,7 @@ class AlertSystem:
             for change in self._rules.check(values):
                 event = change.event()
                 self.alerts.append(event)
-                if change.tells and change.state == "firing":
+                if change.notifies and change.state == "firing":
                     tell(UNSAFE.sub(" ", f"ALERT {change.severity}: {change.text}"))
                 if self._record is not None:
                     self._record(event)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 STRIKES = 3
 """Failures after which a rule is disabled."""
-WHOLE = {"highest", "lowest"}
+UNBOUNDED = {"highest", "lowest"}
 """Functions of all points since the run started."""
 MOST_INSTANCES = 2000
 """Maximum series of one rule."""
@@ -97,8 +97,8 @@ def reach_of(rule: Rule) -> Need | None:
     """Return how far before the new points a rule reads; None for as far as possible."""
     needs = list(needs_of(rule).values())
     parts = walk(rule.condition) if rule.condition is not None else ()
-    whole = any(isinstance(part, CallNode) and part.name in WHOLE for part in parts)
-    if rule.detect or whole or any(need.steps for need in needs):
+    is_unbounded = any(isinstance(part, CallNode) and part.name in UNBOUNDED for part in parts)
+    if rule.detect or is_unbounded or any(need.steps for need in needs):
         return None
     points = 1 << max(need.points for need in needs).bit_length()  # rounded up, so that rules can share a stack
     return Need(points, max(need.seconds for need in needs))
@@ -110,7 +110,7 @@ def holding(node: Node, frame: EvaluationFrame) -> Any:
     return found if found.shape == shape else np.broadcast_to(found, shape)
 
 
-class Judge:
+class RuleEvaluator:
     """Holds the series and evaluates every rule on new points."""
 
     def __init__(self, rules: Iterable[Rule], alerts: AlertTable, note: Callable[[str], None]) -> None:
@@ -139,7 +139,7 @@ class Judge:
                 continue
             began = time.thread_time()
             with wall(partial(self._strike, rule)):  # a rule that fails must not stop the others
-                found += self._judge(rule, fresh)
+                found += self._evaluate(rule, fresh)
             self.seconds[rule.name] = self.seconds.get(rule.name, 0.0) + time.thread_time() - began
         self.store.mark_seen()
         self._stacks = {}
@@ -184,7 +184,7 @@ class Judge:
                 found.append((instance, driver))
         return found
 
-    def _judge(self, rule: Rule, fresh: list[tuple[RuleInstance, SeriesWindow]]) -> list[Transition]:
+    def _evaluate(self, rule: Rule, fresh: list[tuple[RuleInstance, SeriesWindow]]) -> list[Transition]:
         groups: dict[tuple[Any, ...], list[RuleInstance]] = {}
         found: list[Transition] = []
         for instance, driver in fresh:
@@ -235,7 +235,7 @@ class Judge:
             points = self._points(frame, truth, clear, instance)
             for at in range(start, frame.fresh):
                 words = partial(self._say, instance, frame, 0, at)
-                change = self._alerts.judge_point(instance.alert, points[at], words)
+                change = self._alerts.see_point(instance.alert, points[at], words)
                 start = at + 1
                 if change is not None:
                     found.append(change)
