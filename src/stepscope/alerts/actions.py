@@ -1,8 +1,8 @@
 """Parse and check the actions of a rule other than notifications.
 
 `checkpoint` writes a flag file that the training may look for, `stop` sets `run.should_stop`, `profile` profiles the
-next steps, `sample` asks the machine more often for a while, and `run` starts a command. A rule only names the command:
-the command itself is in the local configuration, under `alerting.commands`.
+next steps, `sample` samples the machine more often for a while, and `run` starts a command. A rule only names the
+command; the local configuration defines it under `alerting.commands`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ FLAG = "checkpoint-requested.json"
 """Name of the flag file in the run's folder."""
 PROFILE_STEPS = 20
 SAMPLE_INTERVAL, SAMPLE_SECONDS = 0.2, 60.0
-"""Seconds between two samples while it lasts, and how long that is."""
+"""Seconds between two samples, and for how many seconds."""
 COMMAND_SECONDS = 60.0
 MAX_WORDS = 100
-Limits = tuple[float, float]
-OPTIONS: dict[str, dict[str, Limits]] = {
+OPTIONS: dict[str, dict[str, tuple[float, float]]] = {
     PROFILE: {"steps": (1, 10_000)},
     SAMPLE: {"interval": (0.05, 60.0), "seconds": (1.0, 3600.0)},
 }
-"""Options of an action, with the least and the most of each."""
+"""Options of an action, with the lowest and highest value of each."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """One action that is taken when an alert begins to fire."""
+    """An action that is taken when an alert begins to fire."""
 
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -47,18 +46,12 @@ class ActionCommand:
     name: str
     words: tuple[str, ...]
     seconds: float = COMMAND_SECONDS
-    """After which it is ended."""
+    """Time after which it is killed."""
 
 
 def actions_of(data: object) -> tuple[Action, ...]:
-    """Return the actions that a rule asks for.
-
-    Raises:
-        UsageError: an action is unknown or invalid.
-    """
-    if data is None:
-        return ()
-    items = data if isinstance(data, (list, tuple)) else [data]
+    """Return the actions of a rule; UsageError if one is unknown or invalid."""
+    items = data if isinstance(data, (list, tuple)) else [] if data is None else [data]
     return tuple(_action(item) for item in items)
 
 
@@ -72,8 +65,8 @@ def _action(item: object) -> Action:
     if isinstance(kind, str) and kind.startswith("run:"):
         kind, options = RUN, kind.removeprefix("run:").strip()
     if kind not in KINDS:
-        known = f"known are {', '.join(KINDS)}"
-        raise UsageError(f"use action {str(item)[:60]!r}", "there is none of that name", known)
+        what = f"use action {str(item)[:60]!r}"
+        raise UsageError(what, "there is none of that name", f"known are {', '.join(KINDS)}")
     if kind == RUN:
         if not isinstance(options, str) or not options:
             raise UsageError("use action 'run'", "it names no command", "name one of alerting.commands")
@@ -89,7 +82,7 @@ def _options(kind: str, given: object) -> dict[str, Any]:
         given = {"steps": given}
     what = f"use action {kind!r}"
     if not isinstance(given, dict) or set(given) - set(known):
-        raise UsageError(what, "it has options that are unknown", f"known are {', '.join(known) or 'none'}")
+        raise UsageError(what, "it has unknown options", f"known are {', '.join(known) or 'none'}")
     for name, value in given.items():
         low, high = known[name]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
@@ -100,7 +93,7 @@ def _options(kind: str, given: object) -> dict[str, Any]:
 def commands_of(settings: Mapping[str, Any]) -> tuple[dict[str, ActionCommand], list[str]]:
     """Return the commands of `alerting.commands` by name, and its problems as sentences.
 
-    Each is a mapping: `name`, `command` (a list of words, no shell), and if wanted `seconds` after which it is ended.
+    Each is a mapping: `name`, `command` (a list of words, no shell), and optionally `seconds` after which it is killed.
     """
     found: dict[str, ActionCommand] = {}
     problems: list[str] = []
@@ -119,7 +112,7 @@ def _command(item: object, number: int) -> ActionCommand:
     facts = dict(item) if isinstance(item, dict) else {}
     name, words, seconds = facts.get("name"), facts.get("command"), facts.get("seconds", COMMAND_SECONDS)
     if not isinstance(name, str) or not name or set(facts) - {"name", "command", "seconds"}:
-        raise UsageError(what, "it is no command", "give name, command and if wanted seconds")
+        raise UsageError(what, "it is no command", "give name, command and optionally seconds")
     is_list = isinstance(words, (list, tuple)) and 0 < len(words) <= MAX_WORDS
     if not is_list or not all(isinstance(word, str) and word for word in words or ()):
         raise UsageError(what, "its command is no list of words", 'write it as ["sbatch", "--requeue", "job.sh"]')

@@ -1,8 +1,8 @@
 """Requests of people about the alerts of a live run: small files in its folder, read by its watchers.
 
-Every watcher of a run sees every request and does what concerns it; doing it twice changes nothing. A request is
-written once, under a name of its own with its expiry: after an hour, or at the end of a silence. A watcher that
-is started again handles the requests that have not expired again.
+Every watcher of a run reads every request and handles what concerns it; handling one twice changes nothing. The name of
+the file contains when the request expires: after an hour, or at the end of a silence. A watcher that is restarted
+handles the requests again that have not expired.
 """
 
 from __future__ import annotations
@@ -23,35 +23,33 @@ FOLDER = "requests"
 ACKNOWLEDGE, SILENCE, UNSILENCE, TEST = KINDS = ("acknowledge", "silence", "unsilence", "test")
 MAX_BYTES = 4096
 MOST = 1000
-"""Requests that are read at most; more are a mistake."""
-LASTS = 3600.0
-"""Seconds that a request counts, at least."""
-LONGEST_SILENCE = 30 * 24 * 3600.0
-"""Seconds."""
+"""Maximum requests that are read; more are a mistake."""
+LASTS, LONGEST_SILENCE = 3600.0, 30 * 24 * 3600.0
+"""Seconds that a request is valid at least, and that a silence may last."""
 
 
 class UserRequest(NamedTuple):
-    """Something that is asked for."""
+    """One request."""
 
     id: str
     do: str
     time: float
-    """Unix seconds of when it was asked."""
+    """When it was made (unix seconds)."""
     facts: dict[str, Any]
     """alert (an id or the name of a rule) to acknowledge; rule (a pattern) and until to silence; channel to test."""
 
 
 def ask(run: str | os.PathLike[str], facts: Mapping[str, Any], now: float | None = None) -> str:
-    """Put a request into a run's folder and return its id; its watchers take it within about a second.
+    """Put a request into a run's folder and return its id; its watchers read it within about a second.
 
     Args:
         run: the run's folder.
         facts: `{"do": "acknowledge", "alert": ID}`; `{"do": "silence", "rule": "gpu_*", "seconds": 3600}`;
-            `{"do": "unsilence", "rule": ...}`; `{"do": "test"}`, of one channel with `"channel": NAME`. `by`: who asks.
+            `{"do": "unsilence", "rule": ...}`; `{"do": "test"}`, for one `"channel": NAME`. `by`: who asks.
         now: unix seconds.
 
     Raises:
-        UsageError: it is no request.
+        UsageError: the request is invalid.
         OSError: it cannot be written.
     """
     when = time.time() if now is None else now
@@ -100,7 +98,7 @@ def _text(facts: Mapping[str, Any], key: str) -> str:
 
 
 class Inbox:
-    """The requests to one run, each taken once by each of its watchers."""
+    """The requests to one run; each watcher reads each of them once."""
 
     def __init__(self, run: Path) -> None:
         """Read the folder of `run`; most runs have none."""
@@ -109,7 +107,7 @@ class Inbox:
         self._seen = -1
 
     def new(self, now: float) -> list[UserRequest]:
-        """Return the requests since the last call, oldest first; never raises. `now` in unix seconds."""
+        """Return the requests since the last call, the oldest first; never raises. `now` in unix seconds."""
         try:
             changed = self._folder.stat().st_mtime_ns
             if changed == self._seen and not self._taken:
@@ -120,8 +118,10 @@ class Inbox:
         self._seen = changed
         found = []
         for name in names:
-            if _is_over(name, now):
-                self._clear(name)
+            if _has_expired(name, now):
+                with contextlib.suppress(OSError):
+                    (self._folder / name).unlink()
+                self._taken.discard(name)
             elif name not in self._taken:
                 self._taken.add(name)
                 request = self._read(name)
@@ -145,14 +145,8 @@ class Inbox:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError):
             return None  # the sender gets no answer, and reports that
 
-    def _clear(self, name: str) -> None:
-        """Remove a request that no longer counts."""
-        with contextlib.suppress(OSError):
-            (self._folder / name).unlink()
-        self._taken.discard(name)
 
-
-def _is_over(name: str, now: float) -> bool:
-    """Return whether a request has expired; a name of another form was not written by `ask`."""
+def _has_expired(name: str, now: float) -> bool:
+    """Return whether a request has expired; also true for a name that `ask` did not write."""
     stamp = name.split("-")[1] if name.count("-") == 2 else ""
     return not (stamp.isdecimal() and stamp.isascii() and now < int(stamp[:15]) / 1000)
