@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import resource
 import threading
 import time
 from contextlib import closing
@@ -217,6 +219,17 @@ def test_the_end_of_the_pipe_is_noticed_and_no_longer_awaited(pipe):
     assert pipe.wait(60.0, pipe.woken) == []
     with pytest.raises(BlockingIOError):
         os.eventfd_read(pipe.woken)
+
+
+def test_a_pipe_beyond_the_reach_of_select_is_awaited(pipe):
+    """A process may hold more than 1 024 descriptors; `select` would refuse the higher ones."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most < 1200:
+        pytest.skip(f"this process may only open {most} files")
+    high = fcntl.fcntl(pipe._descriptor, fcntl.F_DUPFD_CLOEXEC, 1100)
+    os.write(pipe.writer, b'{"n": 1, "event": {}}\n')
+    assert Pipe(high).wait(10.0, pipe.woken) == [Entry(1, {})]
+    os.close(high)
 
 
 def test_a_line_without_an_end_is_cut(pipe):
