@@ -209,10 +209,9 @@ def test_a_full_disk_is_no_reason_to_be_silent(made, tmp_path, monkeypatch):
 
     hook = made(Hook())
     office = made(Office(tmp_path, hook.url))
-    append = outbox._Lines.append
-    monkeypatch.setattr(outbox._Lines, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "no space")))
-    office.tell(alert())
-    office.until(lambda: hook.requests, "the message")
-    monkeypatch.setattr(outbox._Lines, "append", append)
+    with monkeypatch.context() as full:
+        full.setattr(outbox, "append_lines", lambda *_, **_more: (_ for _ in ()).throw(OSError(28, "no space")))
+        office.tell(alert())
+        office.until(lambda: hook.requests, "the message")
     office.deliver()
     assert len(hook.requests) == 1

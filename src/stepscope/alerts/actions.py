@@ -66,7 +66,7 @@ def _action(item: object) -> Action:
         kind, options = RUN, kind.removeprefix("run:").strip()
     if kind not in KINDS:
         what = f"use action {str(item)[:60]!r}"
-        raise UsageError(what, "there is none of that name", f"known are {', '.join(KINDS)}")
+        raise UsageError(what, "there is no such action", f"known are {', '.join(KINDS)}")
     if kind == RUN:
         if not isinstance(options, str) or not options:
             raise UsageError("use action 'run'", "it names no command", "name one of alerting.commands")

@@ -109,7 +109,7 @@ class Trainee:
         return int(status) if mask & _INFO_EXIT else None
 
     def signal(self, number: int) -> None:
-        """Send a signal to this very process; raise OSError if that is not possible."""
+        """Send a signal to this process, never to another with the same pid; OSError if that is not possible."""
         signal.pidfd_send_signal(self._descriptor, number)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The watcher's own log, in the run: what went wrong, once per kind."""
+"""The watcher's log in the run's folder: each kind of problem once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Append lines to watcher.log; where that fails (a full disk), the count is all that is left."""
+    """Appends lines to watcher.log, and counts them, also if the disk is full."""
 
     def __init__(self, path: Path) -> None:
-        """Write to `path`, made at the first line."""
+        """Write to `path`, which the first line creates."""
         self._path = path
         self.counts: Counter[str] = Counter()
 
     def note(self, message: str, kind: str | None = None) -> None:
-        """Write a line, once per `kind` (by default the message itself is its kind)."""
+        """Write a line, once per `kind` (by default, the message)."""
         self.counts[kind or message] += 1
         if self.counts[kind or message] > 1:
             return
@@ -28,12 +28,9 @@ class Journal:
         line = f"{stamp} [{os.getpid()}] {message}\n".encode(errors="replace")
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
         except OSError:
             self.counts["unwritten"] += 1
-            return
-        try:
-            os.write(descriptor, line)
-        except OSError:
-            self.counts["unwritten"] += 1
-        finally:
-            os.close(descriptor)

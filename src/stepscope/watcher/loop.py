@@ -316,7 +316,7 @@ class Watcher:
             try:
                 self._attempts.seal(drain)
             except OSError as error:
-                self._journal.note(f"cannot close a tail: {error}; what was written of it stays readable")
+                self._journal.note(f"cannot close a tail: {error}; the rows in it stay readable")
 
     def _release(self, path: Path, rank: WatchedRank) -> None:
         rank.stream.close()

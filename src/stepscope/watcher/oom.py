@@ -1,4 +1,4 @@
-"""Whether the kernel killed a process for lack of memory: counters of its cgroup, and the kernel's log."""
+"""Detects that the kernel killed a process because memory ran out, from its cgroup's counters and the kernel's log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from typing import NamedTuple
 
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the machine's own pid namespace: elsewhere the pids in the kernel's log are not ours."""
+"""Inode of the machine's first pid namespace; in others, the pids in the kernel's log are not ours."""
 UNLIMITED = 1 << 60
-"""cgroup v1 writes "no limit" as a number from here on."""
+"""cgroup v1 writes "no limit" as a number of at least this size."""
 MOST_LINES = 20_000
-"""Lines of the kernel's log in one read, at most."""
+"""Maximum lines of the kernel's log in one read."""
 
 _KILLED = re.compile(
     r"(?P<memcg>Memory cgroup out of memory|Out of memory).*?Killed process (?P<pid>\d+) .*?"
@@ -33,21 +33,21 @@ class Kill(NamedTuple):
 
 
 class Oom(NamedTuple):
-    """Evidence for a death by lack of memory."""
+    """Evidence that a process died because memory ran out."""
 
     limit: int | None = None
     """Bytes."""
     rss: int | None = None
     """Resident bytes, last seen."""
     named: bool = False
-    """The kernel's log names this very process."""
+    """Whether the kernel's log names the process."""
     kills: int = 0
-    """Processes of its cgroup that were killed for memory since the watch began."""
+    """Processes of its cgroup that were killed for memory since we began to watch."""
     whole_machine: bool = False
 
 
 def parse_line(line: str, limit: int | None = None) -> Kill | None:
-    """Parse a line of /dev/kmsg; `limit`, in bytes, is the cgroup's limit from the lines before."""
+    """Parse a line of /dev/kmsg; `limit` is the cgroup's limit in bytes, from the lines before."""
     head, _, text = line.partition(";")
     match = _KILLED.search(text)
     if match is None:
@@ -60,7 +60,7 @@ def parse_line(line: str, limit: int | None = None) -> Kill | None:
 
 
 class KernelLog:
-    """The kernel's log from now on, where it may be read; one for all ranks."""
+    """The kernel's log since this object was made, if it may be read; one for all ranks."""
 
     def __init__(self, path: str = "/dev/kmsg", proc: str = "/proc") -> None:
         """Open the log at its end; without permission, it stays empty."""
@@ -118,7 +118,7 @@ class MemoryCgroup:
     """The memory cgroup of a process, of version 1 or 2."""
 
     def __init__(self, path: str, top: str, version: int) -> None:
-        """Take the folder of the cgroup, and that of the hierarchy's root as we see it."""
+        """Hold the folder of the cgroup, and `top`, the visible root of its hierarchy."""
         self.path, self.top, self.version = path, top, version
 
     @classmethod
@@ -143,7 +143,7 @@ class MemoryCgroup:
         return None
 
     def kills(self) -> int | None:
-        """Return how many processes of this group were killed for memory since it was made; None if it is gone."""
+        """Return how many processes of this group were ever killed for memory; None if the group is gone."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         try:
             fields = dict(line.split(" ", 1) for line in _read_text(f"{self.path}/{name}").splitlines() if " " in line)
@@ -152,7 +152,7 @@ class MemoryCgroup:
             return None
 
     def limit(self) -> int | None:
-        """Return the bytes that the group may have, by itself or by one above it; None if there is no limit."""
+        """Return the lowest limit, in bytes, of the group and those above it; None if there is no limit."""
         name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
         found: list[int] = []
         path = self.path
@@ -169,10 +169,10 @@ class MemoryCgroup:
 
 
 class OomWatch:
-    """The memory of one process: how often its cgroup was out of it before, and again after the death."""
+    """Watches the memory of one process: compares its cgroup's counter of kills before and after the death."""
 
     def __init__(self, pid: int, log: KernelLog | None = None, root: str = "") -> None:
-        """Read the cgroup while the process lives: afterwards /proc does not have it."""
+        """Find the cgroup while the process lives; afterwards /proc has no entry for it."""
         self._pid, self._log, self._root = pid, log, root
         self._before = log.of(pid) if log else None  # of an earlier process with this number
         self.group = MemoryCgroup.find(pid, root)
@@ -180,11 +180,7 @@ class OomWatch:
         self._limit = self.group.limit() if self.group else None
 
     def evidence(self, rss: int | None = None) -> Oom | None:
-        """Return the evidence for a death by lack of memory; None if there is none.
-
-        Args:
-            rss: resident bytes of the process, last seen alive.
-        """
+        """Return the evidence that memory ran out, or None; `rss` is the last known resident memory in bytes."""
         kill = self._log.of(self._pid) if self._log else None
         kill = None if kill == self._before else kill
         kills = self.kills() - self._kills
@@ -199,14 +195,14 @@ class OomWatch:
         return self._kills if found is None else found
 
     def limit(self) -> int | None:
-        """Return the limit in bytes: the latest of the cgroup, else the memory of the machine."""
+        """Return the limit in bytes: the latest of the cgroup, otherwise the memory of the machine."""
         if self.group is not None and self.group.kills() is not None:
             self._limit = self.group.limit()
         return self._limit or machine_bytes(self._root)
 
 
 def machine_bytes(root: str = "") -> int | None:
-    """Return the memory of the machine in bytes; None where the system does not report it."""
+    """Return the memory of the machine in bytes; None if the system does not report it."""
     try:
         return int(_read_text(f"{root}/proc/meminfo").split()[1]) * 1024
     except (OSError, ValueError, IndexError):
@@ -223,16 +219,11 @@ def _mounted(mounts: str, path: str, version: int) -> tuple[str, str] | None:
         if version == 1 and "memory" not in kinds[2].split(","):
             continue
         inside = os.path.relpath(path, fields[3])
-        if inside.startswith(".."):  # a container that sees its own part alone: that part is the root of the mount
+        if inside.startswith(".."):  # a container that only sees its own part, which is the root of the mount
             inside = "."
-        top = _unescape(fields[4])
+        top = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])  # blanks are in octal
         return os.path.normpath(f"{top}/{inside}"), top
     return None
-
-
-def _unescape(text: str) -> str:
-    """Decode a path of mountinfo, in which blanks are octal."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _read_text(path: str, limit: int = 1 << 20) -> str:

@@ -216,7 +216,7 @@ class Sampling:
         if turn.failing:
             return
         turn.failing = why
-        self._journal.note(f"cannot sample {sampler.name}: {why}; the other sources go on")
+        self._journal.note(f"cannot sample {sampler.name}: {why}; the other sources continue")
         found.events.append({"kind": "sampler_failed", "sampler": sampler.name, "error": why[:500]})
 
     def _weigh(self, sampler: Sampler, turn: Turn, cost: float, interval: float, found: SampleRound) -> None:

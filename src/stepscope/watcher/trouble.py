@@ -105,7 +105,7 @@ class Trouble:
         except OSError:  # the next write reports why it fails
             return
         what = ", ".join(parts)
-        self._journal.note(f"parts of the run were removed: {what}; what was in them is lost, recording goes on")
+        self._journal.note(f"parts of the run were removed: {what}; what was in them is lost, recording continues")
         self._tell(status.CUT, streams)
 
 

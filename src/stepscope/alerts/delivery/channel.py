@@ -219,7 +219,7 @@ def _missing(settings: Mapping[str, Any], found: list[Channel]) -> list[str]:
         ("slack", "Slack", {"slack", "channel"}, "https://hooks.slack.com/services/${SLACK_TOKEN}"),
     ]
     return [
-        f"cannot send {what}: alerting.{switch} is on and alerting.channels has none; add one such as {example}"
+        f"cannot send {what}: alerting.{switch} is on, but alerting.channels has none; add one such as {example}"
         for switch, what, known, example in wanted
         if settings.get(f"alerting.{switch}") and not schemes & known
     ]

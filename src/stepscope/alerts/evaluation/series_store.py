@@ -304,7 +304,7 @@ class SeriesStore:
                 combined.advance()
 
     def find(self, rank: int | None, name: str, how: str = EACH) -> SeriesWindow | None:
-        """Return the series of a metric: that of a rank, else that of the machine; without a rank, of all ranks."""
+        """Return the series of a metric: of a rank, or of the machine if the rank has none; without a rank, of all."""
         combined = self._together.get((how, name)) if rank is None else None
         if combined is not None:
             alone = how == EACH or len(combined.members) == 1

@@ -119,11 +119,13 @@ def profile(name: str = "default", limits: Mapping[str, float] | None = None) ->
     """
     chosen = PROFILES.get(name)
     if chosen is None:
-        raise UsageError(f"use alert profile {name!r}", "there is none", f"choose one of {', '.join(PROFILES)}")
+        raise UsageError(
+            f"use alert profile {name!r}", "there is no such profile", f"choose one of {', '.join(PROFILES)}"
+        )
     unknown = set(limits or ()) - set(builtin.THRESHOLDS)
     if unknown:
         known = ", ".join(builtin.THRESHOLDS)
-        raise UsageError(f"set the threshold {min(unknown)!r}", "there is none", f"there are {known}")
+        raise UsageError(f"set the threshold {min(unknown)!r}", "there is no such threshold", f"there are {known}")
     given = {**chosen.thresholds, **(limits or {})}
     found = builtin.rules(given)
     if chosen.only:
