@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,28 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+    from typing_extensions import Self
 
 NO_NS = -(2**63)
 """In `Points.ns`: the value is a float, not a duration."""
 
-_DTYPES: dict[str, type[np.generic]] = {
-    "name": np.int32,
-    "rank": np.int32,
-    "attempt": np.int32,
-    "seq": np.int64,
-    "step": np.int64,
-    "time": np.int64,
-    "value": np.float64,
-    "ns": np.int64,
-}
-
 
 @dataclass(frozen=True, slots=True)
-class Points:
-    """Columns of equal length, one entry per recorded value.
-
-    The order of a series is (rank, attempt, seq); the columns themselves may be in any order.
-    """
+class SeriesColumns:
+    """Columns of equal length, one entry per point or block; a series is one (name, rank, attempt)."""
 
     names: list[str]
     """Table of names."""
@@ -42,6 +29,42 @@ class Points:
     """A rank, or a negative number for the watcher of a node."""
     attempt: NDArray[np.int32]
     """Attempt number, from 0."""
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def select(self, index: NDArray[Any] | slice) -> Self:
+        """Return the entries of a boolean mask, an array of positions or a slice; the table of names is unchanged."""
+        return type(self)(self.names, **{column: getattr(self, column)[index] for column in columns_of(type(self))})
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Join parts in the given order, with one table of names."""
+        if not parts:
+            return cls.empty()
+        table: dict[str, int] = {}
+        codes = []
+        for part in parts:
+            new = np.array([table.setdefault(name, len(table)) for name in part.names], dtype=np.int32)
+            codes.append(new[part.name] if len(part) else part.name)
+        columns = {column: np.concatenate([getattr(part, column) for part in parts]) for column in columns_of(cls)}
+        return cls(list(table), **columns | {"name": np.concatenate(codes)})
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Return columns without entries."""
+        raise NotImplementedError
+
+
+def columns_of(kind: type[SeriesColumns]) -> tuple[str, ...]:
+    """Return the names of the columns of points or blocks."""
+    return tuple(field.name for field in fields(kind) if field.name != "names")
+
+
+@dataclass(frozen=True, slots=True)
+class Points(SeriesColumns):
+    """Recorded values. The order of a series is (rank, attempt, seq); the columns may be in any order."""
+
     seq: NDArray[np.int64]
     """Sequence of the record in its ring, one counter per rank and attempt."""
     step: NDArray[np.int64]
@@ -54,44 +77,30 @@ class Points:
     """Exact duration in nanoseconds, or NO_NS."""
 
     def __post_init__(self) -> None:
-        if len({len(getattr(self, field)) for field in _DTYPES}) != 1:
+        if len({len(getattr(self, column)) for column in columns_of(Points)}) != 1:
             raise ValueError("columns of points differ in length")
 
-    def __len__(self) -> int:
-        return len(self.name)
-
-    def select(self, index: NDArray[Any] | slice) -> Points:
-        """Return the points of a boolean mask, an array of positions or a slice; the table of names is unchanged."""
-        return Points(self.names, **{field: getattr(self, field)[index] for field in _DTYPES})
-
-    @staticmethod
-    def concat(parts: Sequence[Points]) -> Points:
-        """Join parts in the given order, with one table of names."""
-        if not parts:
-            return Points.empty()
-        table: dict[str, int] = {}
-        codes = []
-        for part in parts:
-            new = np.array([table.setdefault(name, len(table)) for name in part.names], dtype=np.int32)
-            codes.append(new[part.name] if len(part) else part.name)
-        columns = {field: np.concatenate([getattr(part, field) for part in parts]) for field in _DTYPES}
-        columns["name"] = np.concatenate(codes)
-        return Points(list(table), **columns)
-
-    @staticmethod
-    def empty() -> Points:
+    @classmethod
+    def empty(cls) -> Self:
         """Return no points."""
-        return Points([], **{field: np.empty(0, dtype) for field, dtype in _DTYPES.items()})
+        codes, integers = np.empty(0, np.int32), np.empty(0, np.int64)
+        return cls([], codes, codes, codes, integers, integers, integers, np.empty(0, np.float64), integers)
 
 
-def series_starts(points: Points) -> NDArray[np.int64]:
+def series_starts(columns: SeriesColumns) -> NDArray[np.int64]:
     """Return where each contiguous (name, rank, attempt) starts."""
-    if not len(points):
+    if not len(columns):
         return np.empty(0, np.int64)
-    new = points.name[1:] != points.name[:-1]
-    new |= points.rank[1:] != points.rank[:-1]
-    new |= points.attempt[1:] != points.attempt[:-1]
+    new = columns.name[1:] != columns.name[:-1]
+    new |= columns.rank[1:] != columns.rank[:-1]
+    new |= columns.attempt[1:] != columns.attempt[:-1]
     return np.concatenate(([0], np.flatnonzero(new) + 1)).astype(np.int64)
+
+
+def series_bounds(columns: SeriesColumns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return start and length of each contiguous (name, rank, attempt)."""
+    starts = series_starts(columns)
+    return starts, np.diff(starts, append=len(columns))
 
 
 def in_order(points: Points) -> Points:
@@ -125,18 +134,13 @@ def with_sorted_names(points: Points) -> Points:
     Lone surrogates, which UTF-8 cannot encode, are replaced: no file format of ours can carry them.
     """
     used = np.unique(points.name)
-    clean = {int(code): _encodable(points.names[code]) for code in used}
+    clean = {int(code): points.names[code].encode("utf-8", "replace").decode("utf-8") for code in used}
     names = sorted(set(clean.values()))
     place = {name: index for index, name in enumerate(names)}
     new = np.zeros(len(points.names), dtype=np.int32)
     for code, name in clean.items():
         new[code] = place[name]
-    columns = {field.name: getattr(points, field.name) for field in fields(points)}
-    return Points(**{**columns, "names": names, "name": new[points.name] if len(points) else points.name})
-
-
-def _encodable(name: str) -> str:
-    return name.encode("utf-8", "replace").decode("utf-8")
+    return replace(points, names=names, name=new[points.name] if len(points) else points.name)
 
 
 def _series_key(points: Points) -> NDArray[Any] | None:

@@ -6,18 +6,19 @@ of its values are not finite and where the first of them is, so no zoom hides on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
-from stepscope.store.points import NO_NS, Points, series_starts
+from stepscope.store.points import NO_NS, Points, SeriesColumns, columns_of, series_bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
+    from typing_extensions import Self
 
 LEVELS = (64, 4096)
 """Points per block of each level."""
@@ -33,18 +34,12 @@ _EXACT_SECONDS = 2**50 / 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
-    """Columns of equal length, one entry per block. Steps may be NO_STEP, times are microseconds since 1970 UTC.
+class Blocks(SeriesColumns):
+    """Blocks of points. Steps may be NO_STEP, times are microseconds since 1970 UTC, durations are in seconds.
 
-    Durations are in seconds. Extremes and mean are over the finite values, and NaN if there are none.
+    Extremes and mean are over the finite values, and NaN if there are none.
     """
 
-    names: list[str]
-    """Table of names."""
-    name: NDArray[np.int32]
-    """Index into `names`."""
-    rank: NDArray[np.int32]
-    attempt: NDArray[np.int32]
     count: NDArray[np.int64]
     """Points, including those that are not finite."""
     nonfinite: NDArray[np.int64]
@@ -80,30 +75,13 @@ class Blocks:
     in_ns: NDArray[np.bool_]
     """Whether every point is an exact duration: `min * 1e9` is then an integer number of nanoseconds."""
 
-    def __len__(self) -> int:
-        return len(self.name)
-
-    def select(self, index: NDArray[Any] | slice) -> Blocks:
-        """Return the blocks of a boolean mask, an array of positions or a slice; the table of names is unchanged."""
-        return Blocks(self.names, **{field: getattr(self, field)[index] for field in COLUMNS})
-
-    @staticmethod
-    def concat(parts: Sequence[Blocks]) -> Blocks:
-        """Join parts in the given order, with one table of names."""
-        if not parts:
-            return build(Points.empty(), LEVELS[0])
-        if len(parts) == 1:
-            return parts[0]
-        table: dict[str, int] = {}
-        codes = []
-        for part in parts:
-            new = np.array([table.setdefault(name, len(table)) for name in part.names], dtype=np.int32)
-            codes.append(new[part.name] if len(part) else part.name)
-        columns = {field: np.concatenate([getattr(part, field) for part in parts]) for field in COLUMNS}
-        return Blocks(list(table), **{**columns, "name": np.concatenate(codes)})
+    @classmethod
+    def empty(cls) -> Self:
+        """Return no blocks."""
+        return cls([], **{column: getattr(build(Points.empty(), LEVELS[0]), column) for column in COLUMNS})
 
 
-COLUMNS = tuple(field.name for field in fields(Blocks) if field.name != "names")
+COLUMNS = columns_of(Blocks)
 """Names of the columns of `Blocks`."""
 
 
@@ -121,8 +99,7 @@ def ordered(blocks: Blocks) -> Blocks:
 
 def short_series(points: Points) -> NDArray[np.bool_]:
     """Return which points belong to a series of fewer than SHORT points; points must be sorted."""
-    starts = series_starts(points)
-    lengths = np.diff(starts, append=len(points))
+    _, lengths = series_bounds(points)
     return np.repeat(lengths < SHORT, lengths)
 
 
@@ -141,16 +118,16 @@ def build(points: Points, size: int) -> Blocks:
     bad_at = _first(~finite, starts)
     with_step = points.step != NO_STEP
     last = ends - 1
+    picked: dict[str, NDArray[Any]] = {key: getattr(points, key)[starts] for key in ("name", "rank", "attempt")}
+    for which, at in (("first", starts), ("last", last), ("min", low_at), ("max", high_at), ("bad", bad_at)):
+        picked |= {f"{which}_step": points.step[at], f"{which}_time": points.time[at]}
     return Blocks(
-        names=points.names,
-        name=points.name[starts],
-        rank=points.rank[starts],
-        attempt=points.attempt[starts],
+        points.names,
+        **picked,
         count=count,
         nonfinite=nonfinite,
-        **_ends("seq", points.seq, starts, last),
-        **_ends("step", points.step, starts, last),
-        **_ends("time", points.time, starts, last),
+        first_seq=points.seq[starts],
+        last_seq=points.seq[last],
         low_step=_low_step(points.step, with_step, starts),
         high_step=reduce_by(np.maximum, points.step, starts),  # NO_STEP is the lowest integer
         low_time=reduce_by(np.minimum, points.time, starts),
@@ -161,12 +138,6 @@ def build(points: Points, size: int) -> Blocks:
         last=points.value[last],
         min_at=low_at - starts,
         max_at=high_at - starts,
-        min_step=points.step[low_at],
-        max_step=points.step[high_at],
-        min_time=points.time[low_at],
-        max_time=points.time[high_at],
-        bad_step=points.step[bad_at],
-        bad_time=points.time[bad_at],
         bad_kind=_kind(points.value[bad_at]),
         in_ns=reduce_by(np.minimum, (points.ns != NO_NS).view(np.int8), starts) == 1,
     )
@@ -223,8 +194,7 @@ def _expected(stored: Mapping[str, NDArray[Any]], axis: str, extreme: str) -> ND
 
 
 def _block_starts(points: Points, size: int) -> NDArray[np.int64]:
-    starts = series_starts(points)
-    lengths = np.diff(starts, append=len(points))
+    starts, lengths = series_bounds(points)
     blocks = -(-lengths // size)
     inside = np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)
     return np.asarray(np.repeat(starts, blocks) + inside * size, dtype=np.int64)
@@ -233,10 +203,6 @@ def _block_starts(points: Points, size: int) -> NDArray[np.int64]:
 def reduce_by(how: np.ufunc, column: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
     """Reduce a column from each start to before the next."""
     return np.asarray(how.reduceat(column, starts)) if len(starts) else column[:0]
-
-
-def _ends(axis: str, column: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]) -> dict[str, Any]:
-    return {f"first_{axis}": column[first], f"last_{axis}": column[last]}
 
 
 def _low_step(step: NDArray[np.int64], with_step: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
-from stepscope.store.points import Points
+from stepscope.store.points import Points, series_bounds
 from stepscope.store.pyramid import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, build
 
 if TYPE_CHECKING:
@@ -55,12 +55,10 @@ def at_most(name: str, points: Points, buckets: int) -> Series:
 
 
 def by_name(columns: _Columns) -> Iterator[tuple[str, _Columns]]:
-    """Return the part of each existing name, from points or blocks ordered by name."""
-    codes = np.arange(len(columns.names) + 1)
-    cuts = np.searchsorted(columns.name, codes).tolist()
-    for name, first, last in zip(columns.names, cuts, cuts[1:], strict=False):
-        if last > first:
-            yield name, columns.select(slice(first, last))
+    """Return the part of each existing name, from points or blocks that are grouped by name."""
+    starts: list[int] = np.flatnonzero(np.diff(columns.name, prepend=-1)).tolist()
+    for first, last in zip(starts, [*starts[1:], len(columns)], strict=True):
+        yield columns.names[columns.name[first]], columns.select(slice(first, last))
 
 
 def from_blocks(name: str, blocks: Blocks) -> Series:
@@ -106,11 +104,8 @@ def merge(blocks: Blocks, buckets: int) -> Blocks:
     every = -(-len(blocks) // max(1, buckets))
     if every <= 1:
         return blocks
-    change = (np.diff(blocks.rank) != 0) | (np.diff(blocks.attempt) != 0)
-    group_start = np.concatenate(([0], np.flatnonzero(change) + 1))
-    within = np.arange(len(blocks)) - np.repeat(group_start, np.diff(group_start, append=len(blocks)))
-    starts = np.flatnonzero(within % every == 0)
-    return reduced(blocks, starts)
+    within = np.arange(len(blocks)) - np.repeat(*series_bounds(blocks))
+    return reduced(blocks, np.flatnonzero(within % every == 0))
 
 
 def reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
@@ -126,36 +121,23 @@ def reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
     mean = np.add.reduceat(np.where(finite > 0, blocks.mean * share, 0.0), starts)
     steps = np.where(blocks.low_step == NO_STEP, np.iinfo(np.int64).max, blocks.low_step)
     low_step = np.minimum.reduceat(steps, starts)
+    picked = (
+        (starts, ("name", "rank", "attempt", "first_seq", "first_step", "first_time")),
+        (ends, ("last_seq", "last_step", "last_time", "last")),
+        (lowest, ("min", "min_at", "min_step", "min_time")),
+        (highest, ("max", "max_at", "max_step", "max_time")),
+        (bad, ("bad_step", "bad_time", "bad_kind")),
+    )
     return Blocks(
         blocks.names,
-        name=blocks.name[starts],
-        rank=blocks.rank[starts],
-        attempt=blocks.attempt[starts],
+        **{column: getattr(blocks, column)[at] for at, columns in picked for column in columns},
         count=count,
         nonfinite=np.add.reduceat(blocks.nonfinite, starts),
-        first_seq=blocks.first_seq[starts],
-        last_seq=blocks.last_seq[ends],
-        first_step=blocks.first_step[starts],
-        last_step=blocks.last_step[ends],
         low_step=np.where(low_step == np.iinfo(np.int64).max, NO_STEP, low_step),
         high_step=np.maximum.reduceat(blocks.high_step, starts),
-        first_time=blocks.first_time[starts],
-        last_time=blocks.last_time[ends],
         low_time=np.minimum.reduceat(blocks.low_time, starts),
         high_time=np.maximum.reduceat(blocks.high_time, starts),
-        min=blocks.min[lowest],
-        max=blocks.max[highest],
         mean=np.where(weight > 0, np.clip(mean, blocks.min[lowest], blocks.max[highest]), np.nan),
-        last=blocks.last[ends],
-        min_at=blocks.min_at[lowest],
-        max_at=blocks.max_at[highest],
-        min_step=blocks.min_step[lowest],
-        max_step=blocks.max_step[highest],
-        min_time=blocks.min_time[lowest],
-        max_time=blocks.max_time[highest],
-        bad_step=blocks.bad_step[bad],
-        bad_time=blocks.bad_time[bad],
-        bad_kind=blocks.bad_kind[bad],
         in_ns=np.logical_and.reduceat(blocks.in_ns, starts),
     )
 
@@ -184,14 +166,7 @@ def summarize(value: NDArray[np.float64]) -> dict[str, Any]:
     figures: dict[str, Any] = dict.fromkeys(("mean", "std", "min", "max", "p50", "p95", "p99"))
     if len(finite):
         p50, p95, p99 = np.percentile(finite, [50, 95, 99])
-        figures = {
-            "mean": float(finite.mean()),
-            "std": float(finite.std()),
-            "min": float(finite.min()),
-            "max": float(finite.max()),
-            "p50": float(p50),
-            "p95": float(p95),
-            "p99": float(p99),
-        }
+        computed = (finite.mean(), finite.std(), finite.min(), finite.max(), p50, p95, p99)
+        figures = dict(zip(figures, map(float, computed), strict=True))
     last = float(value[-1]) if len(value) else None
     return {"count": len(value), **figures, "last": last, "nonfinite": len(value) - len(finite)}
