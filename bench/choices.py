@@ -73,7 +73,7 @@ def flipped(scratch: Path, flips: int) -> list[Figure]:
     """Return how often one flipped bit in a sealed file gives wrong values without an error: DuckDB alone, and ours."""
     import numpy as np
 
-    from stepscope.store.parquet import Query, connect, fetch
+    from stepscope.store.parquet import Selection, connect, fetch
     from stepscope.store.points import NO_NS, Points
     from stepscope.store.sealed import open_sealed, read_points, write_sealed
 
@@ -92,7 +92,7 @@ def flipped(scratch: Path, flips: int) -> list[Figure]:
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
-        wrong["duckdb"] += is_wrong(lambda: fetch(connection, Query(), [path], ["loss"]).points(), value)
+        wrong["duckdb"] += is_wrong(lambda: fetch(connection, Selection(), [path], ["loss"]).points(), value)
         wrong["ours"] += is_wrong(lambda: read_points([unit])[0], value)
     what = f"of {flips} flipped bits in sealed files, wrong values without an error"
     return [

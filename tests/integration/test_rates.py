@@ -10,7 +10,7 @@ import stepscope
 from stepscope.cli.demo.progress import progress, read
 from stepscope.core.numbers import format_value
 from stepscope.session import card as end_card
-from stepscope.store.sealed import reading_connection
+from stepscope.store.parquet import connect
 from stepscope.tui.reading import answer
 from stepscope.tui.request import opened
 from stepscope.tui.run_feed import RunFeed
@@ -42,7 +42,7 @@ def test_every_screen_shows_the_same_rates(trained):
     head = run_head(past)
     feed = RunFeed(trained)
     feed.answered(*opened(answer(past, feed.wanted())))
-    channel = FollowedRun(trained, reading_connection())
+    channel = FollowedRun(trained, connect())
     written = report(past)["performance"]
     found = {
         "show": shown["steps_per_second"],

@@ -14,8 +14,9 @@ from stepscope.store.block_cache import LIMIT, BlockCache
 from stepscope.store.checksum import Checked
 from stepscope.store.curves import Ask, curves
 from stepscope.store.layout import Writer
+from stepscope.store.parquet import Selection, connect
 from stepscope.store.reader import Past
-from stepscope.store.sealed import list_sealed, open_sealed, read_blocks, reading_connection
+from stepscope.store.sealed import list_sealed, open_sealed, read_blocks
 from tests.exporters.recorded import CREATED, leave_tail, make_run, points_of, seal_points
 
 STEPS = 6000
@@ -47,7 +48,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def connection():
     """One connection to read with."""
-    with reading_connection() as made:
+    with connect() as made:
         yield made
 
 
@@ -102,8 +103,9 @@ def test_a_chart_is_the_same_with_and_without_a_cache(folder, connection, cache,
 def test_blocks_are_the_same_with_and_without_a_cache(folder, connection, cache, level, names, ranks, ends):
     """Blocks of the pyramid and those that are built for short series come in the same order with the same figures."""
     units = [open_sealed(path) for path in list_sealed(folder.path / "metrics")]
-    found, problems = read_blocks(units, level, names, ranks, None, ends, connection=connection, cache=cache)
-    expected, _ = read_blocks(units, level, names, ranks, None, ends, connection=connection)
+    selection = Selection(names, ranks, None, ends, level)
+    found, problems = read_blocks(units, selection, connection=connection, cache=cache)
+    expected, _ = read_blocks(units, selection, connection=connection)
     assert not problems
     assert len(found) == len(expected)
     named = [[blocks.names[code] for code in blocks.name.tolist()] for blocks in (found, expected)]
@@ -123,7 +125,7 @@ def test_no_more_is_kept_than_allowed(folder, connection):
 def test_what_is_kept_is_not_read_again(folder):
     """A second question is answered without DuckDB, for other ranges and fewer names too."""
     cache = BlockCache()
-    with reading_connection() as connection:
+    with connect() as connection:
         whole = curves(Past(folder, connection, cache), Ask(("loss", "rate"), 20))
     closed = Past(folder, connection, cache)  # it can read nothing any more
     assert same(curves(closed, Ask(("loss", "rate"), 20)).blocks, whole.blocks)
@@ -139,7 +141,9 @@ def test_damaged_blocks_are_told_each_time_and_never_kept(tmp_path, connection):
     unit.blocks_path.write_bytes(data)
     cache, checked = BlockCache(), Checked()
     for _ in range(2):
-        blocks, problems = read_blocks([unit], 64, ["loss"], connection=connection, checked=checked, cache=cache)
+        blocks, problems = read_blocks(
+            [unit], Selection(["loss"], level=64), connection=connection, checked=checked, cache=cache
+        )
         assert int(blocks.count.sum()) == STEPS // 2
         assert ["checksum" in problem.what for problem in problems] == [True]
     assert cache.bytes == 0
@@ -160,10 +164,10 @@ def test_names_of_intact_and_of_damaged_row_groups_come_once_each(tmp_path, conn
     data[group.offset + 5] ^= 1
     units[0].blocks_path.write_bytes(data)
     cache = BlockCache()
-    read_blocks(units[:1], 64, ["a"], connection=connection, cache=cache)
+    read_blocks(units[:1], Selection(["a"], level=64), connection=connection, cache=cache)
     assert cache.bytes
     for _ in range(2):
-        blocks, problems = read_blocks(units, 64, ["a", "c"], connection=connection, cache=cache)
+        blocks, problems = read_blocks(units, Selection(["a", "c"], level=64), connection=connection, cache=cache)
         assert problems
         assert int(blocks.count.sum()) == 4 * length
 
@@ -172,9 +176,13 @@ def test_a_file_that_changed_is_compared_and_read_again(tmp_path, connection):
     """What is kept belongs to one file: another one under its name is not taken for it."""
     unit = open_sealed(list_sealed(recorded(tmp_path).path / "metrics")[0])
     cache, checked = BlockCache(), Checked()
-    before, problems = read_blocks([unit], 64, ["loss"], connection=connection, checked=checked, cache=cache)
+    before, problems = read_blocks(
+        [unit], Selection(["loss"], level=64), connection=connection, checked=checked, cache=cache
+    )
     assert not problems
     unit.blocks_path.write_bytes(b"nothing of what was there")
-    after, problems = read_blocks([unit], 64, ["loss"], connection=connection, checked=checked, cache=cache)
+    after, problems = read_blocks(
+        [unit], Selection(["loss"], level=64), connection=connection, checked=checked, cache=cache
+    )
     assert problems
     assert int(after.count.sum()) == int(before.count.sum())

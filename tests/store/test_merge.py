@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.store import merge, rowgroups, sealed
+from stepscope.store import merge, parquet, rowgroups, sealed
 from stepscope.store.checksum import Checked
 from stepscope.store.footer import FooterError
+from stepscope.store.parquet import Selection
 from stepscope.store.points import NO_NS, Points
 from stepscope.store.pyramid import COLUMNS, LEVELS
 from tests.store.test_sealed import ROW, points_of, same
@@ -21,14 +22,17 @@ from tests.store.test_sealed import ROW, points_of, same
 @functools.cache
 def reading() -> duckdb.DuckDBPyConnection:
     """One connection to read with, for making one is what costs."""
-    return sealed.reading_connection()
+    return parquet.connect()
 
 
 def everything(path: Path):
     """Read a unit as anybody would: points, blocks of both levels, and what its .sum says."""
     unit = sealed.open_sealed(path)
     points, problems = sealed.read_points([unit], connection=reading(), checked=Checked())
-    blocks = [sealed.read_blocks([unit], level, connection=reading(), checked=Checked())[0] for level in LEVELS]
+    blocks = [
+        sealed.read_blocks([unit], Selection(level=level), connection=reading(), checked=Checked())[0]
+        for level in LEVELS
+    ]
     columns = [[getattr(part, column).tobytes() for column in COLUMNS] for part in blocks]
     assert problems == []
     return points, columns, unit.sums.names, (unit.first_time, unit.last_time)

@@ -44,6 +44,15 @@ def test_an_overview_is_what_series_gives_for_each(past, points):
             np.testing.assert_array_equal(getattr(found, column), getattr(alone, column))
 
 
+def test_an_overview_of_a_damaged_pyramid(past, tmp_path):
+    """A name that only a unit without a pyramid has is found, and the others keep their points."""
+    folder = tmp_path / "p" / "r" / "metrics"
+    write_sealed(folder, "h.0-0-2-2", _points("a", 9000, 0), last_seq={"0": 1})
+    (folder / "h.0-0-2-2.blocks.parquet").unlink()
+    counts = {name: int(series.buckets.count.sum()) for name, series in past.overview(["a", "many"], 20).items()}
+    assert counts == {"a": 9000, "many": 18000}
+
+
 def test_an_overview_leaves_out_what_is_not_there(past):
     """Names that the run does not have are left out; the others come."""
     assert set(past.overview(["few", "nothing"])) == {"few"}

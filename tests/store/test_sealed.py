@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from stepscope.core.ring import NO_STEP
 from stepscope.store import parquet, pyramid, sealed
 from stepscope.store.checksum import Checked
+from stepscope.store.parquet import Selection
 from stepscope.store.points import NO_NS, Points, in_order, with_sorted_names
 from stepscope.store.pyramid import COLUMNS
 
@@ -76,7 +77,7 @@ def part_of(found: Points, whole: Points) -> bool:
 @pytest.fixture(scope="module")
 def connection():
     """One connection to read with, for making one is what costs."""
-    with sealed.reading_connection() as made:
+    with parquet.connect() as made:
         yield made
 
 
@@ -93,7 +94,7 @@ def write(directory: Path, points: Points, stem: str = STEM, **more) -> Path:
 
 def read(path: Path, connection, **filters):
     units = [sealed.open_sealed(path, connection=connection)]
-    return sealed.read_points(units, connection=connection, checked=Checked(), **filters)
+    return sealed.read_points(units, Selection(**filters), connection=connection, checked=Checked())
 
 
 @settings(max_examples=60)
@@ -122,7 +123,7 @@ def test_a_unit_without_points_is_a_unit(tmp_path, connection):
     unit = sealed.open_sealed(path)
     assert (unit.names, unit.last_seq, unit.first_time) == ({}, {"0": 9}, 0)
     assert len(read(path, connection)[0]) == 0
-    assert len(sealed.read_blocks([unit], 64, connection=connection)[0]) == 0
+    assert len(sealed.read_blocks([unit], Selection(level=64), connection=connection)[0]) == 0
 
 
 def test_facts_are_known_without_the_parquet(tmp_path):
@@ -188,7 +189,7 @@ def test_blocks_hold_every_point_once(tmp_path, connection):
     parts = [steady(seed=start, start=start) for start in (0, 3000)]
     units = [sealed.open_sealed(write(tmp_path, p, f"node-0-{i}-{i}")) for i, p in enumerate(parts)]
     for level in pyramid.LEVELS:
-        blocks, problems = sealed.read_blocks(units, level, connection=connection)
+        blocks, problems = sealed.read_blocks(units, Selection(level=level), connection=connection)
         assert_blocks(blocks, parts, level)
         assert problems == []
 
@@ -196,9 +197,9 @@ def test_blocks_hold_every_point_once(tmp_path, connection):
 def test_blocks_obey_filters(tmp_path, connection):
     """Names, ranks and a range of steps choose blocks."""
     units = [sealed.open_sealed(write(tmp_path, steady()))]
-    blocks, _ = sealed.read_blocks(units, 64, names=["metric/1", "short"], connection=connection)
+    blocks, _ = sealed.read_blocks(units, Selection(["metric/1", "short"], level=64), connection=connection)
     assert [blocks.names[code] for code in np.unique(blocks.name)] == ["metric/1", "short"]
-    blocks, _ = sealed.read_blocks(units, 64, ranks=[1], step_range=(64, 128), connection=connection)
+    blocks, _ = sealed.read_blocks(units, Selection(ranks=[1], step_range=(64, 128), level=64), connection=connection)
     assert blocks.first_step.tolist() == [64, 128]
 
 
@@ -221,7 +222,7 @@ def test_damaged_pyramids_are_replaced_by_the_points(tmp_path, connection):
     whole = unit.blocks_path.read_bytes()
     for data in (whole[:500] + b"?" + whole[501:], whole[:600], None):
         unit.blocks_path.unlink() if data is None else unit.blocks_path.write_bytes(data)
-        blocks, problems = sealed.read_blocks([unit], 64, connection=connection, checked=Checked())
+        blocks, problems = sealed.read_blocks([unit], Selection(level=64), connection=connection, checked=Checked())
         assert_blocks(blocks, [points], 64)
         assert problems
 
@@ -268,7 +269,7 @@ def test_blocks_survive_any_flip(tmp_path, connection, part, flips):
         at = dice.randrange(len(whole))
         target.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << dice.randrange(8)]) + whole[at + 1 :])
         unit = sealed.open_sealed(path, connection=connection)
-        blocks, problems = sealed.read_blocks([unit], 64, connection=connection, checked=Checked())
+        blocks, problems = sealed.read_blocks([unit], Selection(level=64), connection=connection, checked=Checked())
         if part == ".parquet" and any(problem.rows for problem in problems):
             assert blocks.count.sum() == 9000  # the short series has no blocks, and its points are lost
         else:
@@ -323,7 +324,7 @@ def test_a_unit_that_is_gone_is_not_found(tmp_path, connection):
     with pytest.raises(FileNotFoundError):
         sealed.read_points([unit], connection=connection)
     with pytest.raises(FileNotFoundError):
-        sealed.read_blocks([unit], 64, connection=connection)
+        sealed.read_blocks([unit], Selection(level=64), connection=connection)
 
 
 class FailingDisk(sealed.Disk):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.store.parquet import EVERYTHING, Selection
 from stepscope.store.seal import seal
 from stepscope.store.snapshot import take_snapshot
 from tests.store.recorded import Recorded
@@ -34,10 +35,14 @@ def test_counts(recorded):
 def test_filters_on_tails(recorded):
     """The points of the tails can be asked for by name, rank, attempt and step."""
     snapshot = take_snapshot(recorded.folder)
-    assert len(snapshot.tail_points(None)) == 10
-    assert len(snapshot.tail_points(["c"])) == 5
-    assert len(snapshot.tail_points(["a"], ranks=[0], attempts=[0], step_range=(6, 8))) == 3
-    assert len(snapshot.tail_points(["a"], ranks=[1])) == len(snapshot.tail_points(["a"], attempts=[1])) == 0
+    assert len(snapshot.tail_points(EVERYTHING)) == 10
+    assert len(snapshot.tail_points(Selection(["c"]))) == 5
+    assert len(snapshot.tail_points(Selection(["a"], [0], [0], (6, 8)))) == 3
+    assert (
+        len(snapshot.tail_points(Selection(["a"], ranks=[1])))
+        == len(snapshot.tail_points(Selection(["a"], attempts=[1])))
+        == 0
+    )
 
 
 def test_unit_and_overlapping_tail(recorded):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stepscope.store.drain import Drain, OwnRows
-from stepscope.store.sealed import reading_connection
+from stepscope.store.parquet import connect
 from stepscope.store.states import NodeState, RankState
 from stepscope.web import live
 from stepscope.web.live import CursorExpiredError, FollowedRun, FollowedRuns, few
@@ -51,7 +51,7 @@ def training(tmp_path):
 def channel(training, monkeypatch):
     monkeypatch.setattr(live, "PACE", 0.0)
     training.log(3)
-    found = FollowedRun(training.folder.path, reading_connection())
+    found = FollowedRun(training.folder.path, connect())
     yield found
     found.close()
 
@@ -173,7 +173,7 @@ def test_many_clients_cost_one_look(tmp_path, monkeypatch):
 def test_idle_runs_are_no_longer_followed(training, tmp_path, monkeypatch):
     """A run that nobody asks for is let go, and so are the oldest beyond the limit."""
     monkeypatch.setattr(live, "MAX_LIVE_RUNS", 2)
-    channels, connection = FollowedRuns(), reading_connection()
+    channels, connection = FollowedRuns(), connect()
     for name in ("a", "b", "c"):
         channels.open(name, make_run(tmp_path, name).path, connection)
     assert channels.get("a") is None

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.store.parquet import Found, Query
-    from stepscope.store.sealed_unit import Sealed
+    from stepscope.store.checksum import Sealed
+    from stepscope.store.parquet import Fetched, Selection
 
     Ends = tuple[int, int]
 
@@ -139,7 +139,7 @@ class Pieces(NamedTuple):
 
     units: list[Sealed]
     """Units whose pyramid was read; `found.file` is an index into this list."""
-    found: Found
+    found: Fetched
     built: list[tuple[int, Blocks]]
     """Blocks of series that are too short for the pyramid, by unit."""
     rest: list[Blocks]
@@ -150,24 +150,28 @@ class Pieces(NamedTuple):
         return [self.found.blocks(), *(blocks for _, blocks in self.built), *self.rest]
 
 
-class _Reader(Protocol):
+class _PyramidReader(Protocol):
     """Reads units and collects problems."""
 
     problems: list[Any]
 
-    def pieces(self, query: Query, units: Sequence[Sealed]) -> Pieces:
+    def pieces(self, selection: Selection, units: Sequence[Sealed]) -> Pieces:
         """Read the pyramid."""
 
 
 def read_through(
-    cache: BlockCache, reader: _Reader, query: Query, units: Sequence[Sealed], ranges: tuple[Ends | None, Ends | None]
+    cache: BlockCache,
+    reader: _PyramidReader,
+    selection: Selection,
+    units: Sequence[Sealed],
+    ranges: tuple[Ends | None, Ends | None],
 ) -> list[Blocks]:
-    """Return the blocks that a query by names finds, at least those that overlap the ranges of steps and times.
+    """Return the blocks of selected names, at least those that overlap the ranges of steps and times.
 
     The result is the same as that of `reader`, but only blocks that are not cached are read.
     """
-    names = sorted(query.names or ())
-    keys = [_keys(unit, query) for unit in units]
+    names = sorted(selection.names or ())
+    keys = [_keys(unit, selection) for unit in units]
     wanted = [(index, name) for name in names for index, unit in enumerate(units) if name in unit.names]
     kept: dict[_Place, _Unit] = {}
     for index, name in wanted:
@@ -179,7 +183,7 @@ def read_through(
     rest: list[Blocks] = []
     if missing:
         before = len(reader.problems)
-        read, rest = _read(reader, query, units, missing)
+        read, rest = _read(reader, selection, units, missing)
         kept |= read
         for (index, name), unit in read.items() if len(reader.problems) == before else ():
             key = keys[index]
@@ -189,7 +193,7 @@ def read_through(
 
 
 def _read(
-    reader: _Reader, query: Query, units: Sequence[Sealed], missing: Sequence[_Place]
+    reader: _PyramidReader, selection: Selection, units: Sequence[Sealed], missing: Sequence[_Place]
 ) -> tuple[dict[_Place, _Unit], list[Blocks]]:
     """Read the names that units lack in the cache; return their blocks by unit, and those without a pyramid.
 
@@ -202,22 +206,22 @@ def _read(
     found: dict[_Place, _Unit] = {}
     rest: list[Blocks] = []
     for names, places in by_names.items():
-        pieces = reader.pieces(replace(query, names=names), [units[index] for index in places])
+        pieces = reader.pieces(replace(selection, names=names), [units[index] for index in places])
         index_of = {units[index].path: index for index in places}
         found |= {(index_of[unit.path], name): kept for unit, name, kept in _by_name(pieces, names)}
         rest += pieces.rest
     return found, rest
 
 
-def _keys(unit: Sealed, query: Query) -> Callable[[str], _Key] | None:
+def _keys(unit: Sealed, selection: Selection) -> Callable[[str], _Key] | None:
     """Return the cache key of each name in a unit; None if its file cannot be examined."""
     try:
         facts = os.stat(unit.blocks_path)
     except OSError:
         return None  # the reader reports why
     file = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
-    filters = tuple(None if some is None else tuple(sorted(some)) for some in (query.ranks, query.attempts))
-    return lambda name: (file, query.level, name, filters)
+    filters = tuple(None if some is None else tuple(sorted(some)) for some in (selection.ranks, selection.attempts))
+    return lambda name: (file, selection.level, name, filters)
 
 
 def _by_name(pieces: Pieces, names: Sequence[str]) -> Iterator[tuple[Sealed, str, _Unit]]:

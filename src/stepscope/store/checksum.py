@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
+POINTS, BLOCKS, SUM = ".parquet", ".blocks.parquet", ".sum"
+"""Endings of the files of a sealed unit."""
 VERSION = 1
 _T = TypeVar("_T")
 _CHUNK = 1 << 20
@@ -96,6 +98,39 @@ class UnitSum:
     info: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """One sealed unit, as its `.sum` describes it."""
+
+    path: Path
+    """The file of points."""
+    names: dict[str, int]
+    """Points of each name."""
+    last_seq: dict[str, int]
+    """Highest record sequence by rank; without a `.sum`, only that of its points."""
+    first_time: int
+    """Microseconds since 1970 UTC; 0 in a unit without points."""
+    last_time: int
+    info: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    sums: UnitSum | None = None
+    """None if the `.sum` is missing or damaged: the file is then read without verification."""
+
+    def overlaps(self, times: tuple[int, int]) -> bool:
+        """Return whether the unit may hold points from a first to a last time, in microseconds since 1970 UTC."""
+        return self.last_time >= times[0] and self.first_time <= times[1]
+
+    @property
+    def blocks_path(self) -> Path:
+        """The path of the pyramid."""
+        return beside(self.path, BLOCKS)
+
+
+def beside(path: Path, part: str) -> Path:
+    """Return the path of another file of a unit, by its ending."""
+    return path.with_name(path.name.removesuffix(POINTS) + part)
+
+
 def encode(unit: UnitSum) -> bytes:
     """Return the single line of a `.sum`: JSON, a space, and the crc32 of the JSON in hexadecimal."""
     facts = {"version": VERSION, **asdict(unit)}
@@ -107,11 +142,7 @@ def encode(unit: UnitSum) -> bytes:
 
 
 def decode(data: bytes) -> UnitSum:
-    """Read a `.sum`.
-
-    Raises:
-        SumError: a byte is wrong, or the version is not ours; nothing else is ever raised.
-    """
+    """Read a `.sum`; raise SumError, and never anything else, if a byte is wrong or the version is not ours."""
     line = data[:-10]
     if data[-10:] != b" %08x\n" % zlib.crc32(line):
         raise SumError("its checksum does not match")
@@ -127,11 +158,7 @@ def decode(data: bytes) -> UnitSum:
 
 
 def describe(path: Path) -> FileSum:
-    """Return the checksums of a Parquet file that was just written.
-
-    Raises:
-        FooterError: the file is not a Parquet file.
-    """
+    """Return the checksums of a Parquet file that was just written; raise FooterError if it is none."""
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         start, length = footer.locate(size, _read(file.fileno(), size - footer.TAIL_BYTES, footer.TAIL_BYTES))
@@ -174,15 +201,14 @@ class Checked:
         self._known: dict[tuple[int, int, int, int], dict[int, bool]] = {}
 
     def check(self, path: Path, sums: FileSum, wanted: Collection[int]) -> Findings:
-        """Check the frame and these row groups of a file.
-
-        Raises:
-            OSError: the file cannot be opened; FileNotFoundError if it is gone.
-        """
+        """Check the frame and these row groups of a file; raise OSError if it cannot be opened."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             stat = os.fstat(descriptor)
-            known = self._entry((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+            key = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            while len(self._known) >= self._limit and key not in self._known:
+                self._known.pop(next(iter(self._known)))
+            known = self._known.setdefault(key, {})
             if -1 not in known:
                 known[-1] = stat.st_size == sums.length and _readable(_framed, descriptor, sums)
             for index in wanted:
@@ -193,18 +219,9 @@ class Checked:
         return Findings(known[-1], frozenset(index for index in wanted if not known[index]))
 
     def is_whole(self, path: Path, sums: FileSum) -> bool:
-        """Return whether every byte of a file is intact.
-
-        Raises:
-            OSError: the file cannot be opened; FileNotFoundError if it is gone.
-        """
+        """Return whether every byte of a file is intact; raise OSError if it cannot be opened."""
         findings = self.check(path, sums, range(len(sums.groups)))
         return findings.framed and not findings.damaged
-
-    def _entry(self, key: tuple[int, int, int, int]) -> dict[int, bool]:
-        while len(self._known) >= self._limit and key not in self._known:
-            self._known.pop(next(iter(self._known)))
-        return self._known.setdefault(key, {})
 
 
 def repair(path: Path, sums: FileSum, keep: Collection[int], target: Path) -> None:
@@ -224,10 +241,10 @@ def repair(path: Path, sums: FileSum, keep: Collection[int], target: Path) -> No
 
 
 def _file(facts: dict[str, Any]) -> FileSum:
-    groups = []
-    for group in facts["groups"]:
-        levels = group.pop("levels")
-        groups.append(GroupSum(**group, levels=None if levels is None else (levels[0], levels[1])))
+    groups = [
+        GroupSum(**{**group, "levels": None if group["levels"] is None else (group["levels"][0], group["levels"][1])})
+        for group in facts["groups"]
+    ]
     raw = base64.b64decode(facts["footer"], validate=True)
     if zlib.crc32(raw) != facts["footer_crc32"]:
         raise SumError("its copy of the footer does not match")

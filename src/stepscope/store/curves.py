@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
-from stepscope.store.points import Points, distinct, series_starts
+from stepscope.store.parquet import Selection
+from stepscope.store.points import Points, distinct, series_bounds
 from stepscope.store.pyramid import LEVELS, Blocks, build, ordered
 from stepscope.store.sealed import read_blocks, read_points
 from stepscope.store.series import reduced
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.store.block_cache import BlockCache
-    from stepscope.store.sealed_unit import Sealed
+    from stepscope.store.checksum import Sealed
     from stepscope.store.snapshot import Snapshot
 
     Ends = tuple[int, int]
@@ -79,10 +80,10 @@ def curves(past: CurveReader, ask: Ask) -> Curves:
     def read(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[Curves, list[str]]:
         points, blocks, problems = select(snapshot, connection, ask, past.cache)
         whole, cut = _divided(points, ask.points)
-        parts = [part for part in (cut, blocks) if len(part)]
-        joined = ordered(Blocks.concat(parts))
+        joined = ordered(Blocks.concat([part for part in (cut, blocks) if len(part)]))
         if ask.fold:
-            return Curves(Points.empty(), fold(_joined(whole, joined), ask), folded=True), problems
+            every = Blocks.concat([build(whole, 1), joined]) if len(whole) else joined
+            return Curves(Points.empty(), fold(every, ask), folded=True), problems
         return Curves(whole, thinned(joined, ask.points)), problems
 
     return past.read(read)
@@ -107,14 +108,17 @@ class _Reading:
         self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask, cache: BlockCache | None
     ) -> None:
         self._snapshot, self._connection, self._ask, self._cache = snapshot, connection, ask, cache
+        self._selection = Selection((), ask.ranks, ask.attempts, ask.steps, time_range=ask.times)
         self.problems: list[str] = []
 
     def read(self) -> tuple[Points, Blocks]:
         """Return the points of names that have few, and blocks of the others."""
         known = self._snapshot.counts()
-        names = {name for name in self._ask.names if name in known}
-        fine, levels = self._levels(names)
-        points = self._points(fine) if fine else Points.empty()
+        fine, levels = self._levels({name for name in self._ask.names if name in known})
+        points = Points.empty()
+        if fine:
+            points, problems = self._snapshot.points(replace(self._selection, names=fine), self._connection)
+            self.problems += problems
         blocks = Blocks.concat([self._blocks(level, some) for level, some in levels.items()])
         return points, ordered(blocks)
 
@@ -143,66 +147,22 @@ class _Reading:
         sums = np.bincount(blocks.name, weights=share, minlength=len(blocks.names))
         return dict.fromkeys(names, 0.0) | dict(zip(blocks.names, sums.tolist(), strict=True))
 
-    def _units(self, names: Collection[str], times: Ends | None) -> list[Sealed]:
-        units = self._snapshot.holding(names)
-        if times is None:
-            return units
-        first, last = times
-        return [unit for unit in units if unit.last_time >= first and unit.first_time <= last]
-
     def _read_blocks(self, level: int, names: Collection[str]) -> Blocks:
-        ask = self._ask
-        blocks, problems = read_blocks(
-            self._units(names, ask.times),
-            level,
-            names,
-            ask.ranks,
-            ask.attempts,
-            ask.steps,
-            time_range=ask.times,
-            connection=self._connection,
-            cache=self._cache,
-        )
+        units = self._snapshot.holding(names, self._ask.times)
+        selection = replace(self._selection, names=names, level=level)
+        blocks, problems = read_blocks(units, selection, connection=self._connection, cache=self._cache)
         self.problems += map(str, problems)
         return blocks
 
-    def _read_points(self, names: Collection[str], steps: Ends | None, times: Ends | None) -> Points:
-        return self._read_units(self._units(names, times), names, steps, times, None)
-
-    def _read_units(
-        self, units: list[Sealed], names: Collection[str], steps: Ends | None, times: Ends | None, hole: Ends | None
-    ) -> Points:
-        if not units:
-            return Points.empty()
-        found, problems = read_points(
-            units,
-            names,
-            self._ask.ranks,
-            self._ask.attempts,
-            steps,
-            time_range=times,
-            hole=hole,
-            connection=self._connection,
-        )
-        self.problems += map(str, problems)
-        return found
-
-    def _points(self, names: set[str]) -> Points:
-        ask = self._ask
-        sealed = self._read_points(names, ask.steps, ask.times)
-        tail = self._snapshot.tail_points(names, ask.ranks, ask.attempts, ask.steps, ask.times)
-        return distinct(Points.concat([sealed, tail]) if len(tail) else sealed)
-
     def _blocks(self, level: int, names: set[str]) -> Blocks:
         """Return the blocks inside the range, and one block per point at its edges."""
-        ask = self._ask
         blocks = self._read_blocks(level, names)
         parts = [blocks]
-        if ask.steps is not None or ask.times is not None:
-            inside = _inside(blocks, ask)
+        if self._ask.steps is not None or self._ask.times is not None:
+            inside = _inside(blocks, self._ask)
             cut = blocks.select(~inside)
             parts = [blocks.select(inside), *([self._edges(cut, names)] if len(cut) else [])]
-        tail = self._snapshot.tail_points(names, ask.ranks, ask.attempts, ask.steps, ask.times)
+        tail = self._snapshot.tail_points(replace(self._selection, names=names))
         if len(tail):
             parts.append(build(distinct(tail), level))
         return Blocks.concat(parts)
@@ -219,14 +179,15 @@ class _Reading:
         span = (first if left.any() else high_end, low_end if left.all() else last)
         hole = (low_end + 1, high_end - 1) if left.any() and not left.all() and high_end - low_end > 1 else None
         steps, times = (span, None) if ask.steps is not None else (None, span)
-        found = self._read_units(self._touched(cut, left, names), names, steps, times, hole)
+        selection = replace(self._selection, names=names, step_range=steps, time_range=times, hole=hole)
+        found, problems = read_points(self._touched(cut, left, names), selection, connection=self._connection)
+        self.problems += map(str, problems)
         return build(found.select(_of_blocks(found, cut)), 1)
 
     def _touched(self, cut: Blocks, left: NDArray[np.bool_], names: set[str]) -> list[Sealed]:
         """Return the units that the blocks at either end may come from: opening a file costs most."""
         times = [(int(cut.low_time[end].min()), int(cut.high_time[end].max())) for end in (left, ~left) if end.any()]
-        held = [{unit.path for unit in self._units(names, ends)} for ends in times]
-        return [unit for unit in self._snapshot.holding(names) if any(unit.path in some for some in held)]
+        return [unit for unit in self._snapshot.holding(names) if any(map(unit.overlaps, times))]
 
 
 def _of_blocks(points: Points, blocks: Blocks) -> NDArray[np.bool_]:
@@ -234,9 +195,9 @@ def _of_blocks(points: Points, blocks: Blocks) -> NDArray[np.bool_]:
     keep = np.zeros(len(points), bool)
     place = {name: code for code, name in enumerate(points.names)}
     codes = np.array([place.get(name, -1) for name in blocks.names], np.int64)
-    starts = series_starts(points)
+    starts, lengths = series_bounds(points)
     keys = zip(*(getattr(points, key)[starts].tolist() for key in ("name", "rank", "attempt")), strict=True)
-    spans = dict(zip(keys, zip(starts.tolist(), [*starts[1:].tolist(), len(points)], strict=True), strict=True))
+    spans = dict(zip(keys, zip(starts.tolist(), (starts + lengths).tolist(), strict=True), strict=True))
     columns = (codes[blocks.name], blocks.rank, blocks.attempt, blocks.first_seq, blocks.last_seq)
     for name, rank, attempt, low, high in zip(*(column.tolist() for column in columns), strict=True):
         first, last = spans.get((name, rank, attempt), (0, 0))
@@ -245,49 +206,40 @@ def _of_blocks(points: Points, blocks: Blocks) -> NDArray[np.bool_]:
     return keep
 
 
+def _ranges(blocks: Blocks, ask: Ask) -> Iterator[tuple[Ends, NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield each requested range, with the lowest and the highest place of every block on that axis."""
+    if ask.steps is not None:
+        yield ask.steps, blocks.low_step, blocks.high_step
+    if ask.times is not None:
+        yield ask.times, blocks.low_time, blocks.high_time
+
+
 def _inside(blocks: Blocks, ask: Ask) -> NDArray[np.bool_]:
     keep = np.ones(len(blocks), bool)
-    for ends, low, high in (
-        (ask.steps, blocks.low_step, blocks.high_step),
-        (ask.times, blocks.low_time, blocks.high_time),
-    ):
-        if ends is not None:
-            keep &= (low >= ends[0]) & (high <= ends[1])
+    for (first, last), low, high in _ranges(blocks, ask):
+        keep &= (low >= first) & (high <= last)
     return keep
 
 
 def _overlap(blocks: Blocks, ask: Ask) -> NDArray[np.float64]:
     """Return the share of each block that lies in the range, assuming evenly spaced points."""
     share = np.ones(len(blocks))
-    for ends, low, high in (
-        (ask.steps, blocks.low_step, blocks.high_step),
-        (ask.times, blocks.low_time, blocks.high_time),
-    ):
-        if ends is not None:
-            length = np.maximum(high.astype(np.float64) - low, 1.0)
-            inside = np.minimum(high, ends[1]).astype(np.float64) - np.maximum(low, ends[0])
-            share *= np.clip(inside / length, 0.0, 1.0)
+    for (first, last), low, high in _ranges(blocks, ask):
+        length = np.maximum(high.astype(np.float64) - low, 1.0)
+        inside = np.minimum(high, last).astype(np.float64) - np.maximum(low, first)
+        share *= np.clip(inside / length, 0.0, 1.0)
     return share
-
-
-def _series(columns: Points | Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and length of each curve; the columns are sorted."""
-    if not len(columns):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    change = (np.diff(columns.name) != 0) | (np.diff(columns.rank) != 0) | (np.diff(columns.attempt) != 0)
-    starts = np.concatenate(([0], np.flatnonzero(change) + 1)).astype(np.int64)
-    return starts, np.diff(starts, append=len(columns))
 
 
 def spans(columns: Points | Blocks) -> Iterator[tuple[int, int]]:
     """Yield the first and last row (exclusive) of each curve."""
-    starts, lengths = _series(columns)
+    starts, lengths = series_bounds(columns)
     yield from zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
 
 
 def _per_curve(columns: Points | Blocks, points: int) -> NDArray[np.int64]:
     """Return the buckets per curve: as requested, fewer if a metric has very many curves."""
-    starts, _ = _series(columns)
+    starts, _ = series_bounds(columns)
     names = columns.name[starts]
     many = np.bincount(names, minlength=len(columns.names))[names] if len(names) else names
     each: NDArray[np.int64] = np.minimum(points, np.maximum(ROOM // np.maximum(many, 1), 16)).astype(np.int64)
@@ -296,7 +248,7 @@ def _per_curve(columns: Points | Blocks, points: int) -> NDArray[np.int64]:
 
 def _divided(points: Points, most: int) -> tuple[Points, Blocks]:
     """Return the curves with few enough points, and buckets of the others."""
-    _, lengths = _series(points)
+    _, lengths = series_bounds(points)
     # Sizes are powers of two: all curves of one size are built at once.
     ratio = np.maximum(-(-lengths // np.maximum(_per_curve(points, most), 1)), 1)
     sizes = 2 ** np.ceil(np.log2(ratio)).astype(np.int64) if len(ratio) else ratio
@@ -307,16 +259,12 @@ def _divided(points: Points, most: int) -> tuple[Points, Blocks]:
 
 def thinned(blocks: Blocks, points: int) -> Blocks:
     """Join neighboring blocks of each curve until it has at most `points`; the blocks are sorted."""
-    starts, lengths = _series(blocks)
+    starts, lengths = series_bounds(blocks)
     every = np.maximum(-(-lengths // np.maximum(_per_curve(blocks, points), 1)), 1)
     if not len(blocks) or every.max() <= 1:
         return blocks
     within = np.arange(len(blocks)) - np.repeat(starts, lengths)
     return reduced(blocks, np.flatnonzero(within % np.repeat(every, lengths) == 0))
-
-
-def _joined(whole: Points, blocks: Blocks) -> Blocks:
-    return Blocks.concat([build(whole, 1), blocks]) if len(whole) else blocks
 
 
 def fold(blocks: Blocks, ask: Ask) -> Blocks:
@@ -328,7 +276,7 @@ def fold(blocks: Blocks, ask: Ask) -> Blocks:
     sorted_names = np.argsort(np.argsort(np.array(blocks.names, dtype=object)))
     order = np.lexsort((place, blocks.attempt, sorted_names[blocks.name]))
     blocks, place = replace(blocks.select(order), rank=np.zeros(len(order), np.int32)), place[order]
-    starts, lengths = _series(blocks)
+    starts, lengths = series_bounds(blocks)
     first = np.repeat(place[starts], lengths)
     width = np.repeat(np.maximum((place[starts + lengths - 1] - place[starts]) / ask.points, 1.0), lengths)
     cell = ((place - first) / width).astype(np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 
 from stepscope.core.ring import NO_STEP
 from stepscope.store import pyramid
-from stepscope.store.points import NO_NS, Points, in_order
+from stepscope.store.points import NO_NS, Points, columns_of, in_order
 from stepscope.store.pyramid import COLUMNS, LEVELS, Blocks
 from stepscope.store.sql_text import quoted
 
@@ -44,10 +44,8 @@ _BLOCKS = ", ".join(
 def connect(threads: int = 1, memory: str = "1GB", writable: Sequence[Path] | None = None) -> duckdb.DuckDBPyConnection:
     """Return a connection that loads nothing, spills nothing and sees no Python variable.
 
-    Args:
-        threads: maximum number of cores.
-        memory: DuckDB's own limit.
-        writable: if given, the only files that it can open at all.
+    Creating one takes 20 ms, so frequent readers keep one per thread. `threads` is the maximum number of cores,
+    `memory` DuckDB's own limit. If `writable` is given, the connection can open only these files.
     """
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,
@@ -67,14 +65,7 @@ def connect(threads: int = 1, memory: str = "1GB", writable: Sequence[Path] | No
 
 
 def write_points(connection: duckdb.DuckDBPyConnection, path: Path, points: Points, copy: Callable[..., None]) -> None:
-    """Write points, which must be sorted and have a sorted table of names.
-
-    Args:
-        connection: to write with.
-        path: an empty file.
-        points: what to write.
-        copy: called with connection and query, to run it.
-    """
+    """Write points, sorted and with a sorted table of names, to an empty file; `copy` runs the query (`Disk.copy`)."""
     # Floats are passed as integers: DuckDB turns a numpy NaN into NULL, and an empty column of names into one of NULL.
     columns = {
         "name": np.array(points.names or [""], dtype=object)[points.name],
@@ -119,19 +110,19 @@ def write_blocks(
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """What to read: from the pyramid if a level is given, else points. None and empty filters select everything."""
+class Selection:
+    """What to read: blocks of the pyramid if a level is given, else points. A filter of None selects everything."""
 
     names: Collection[str] | None = None
     ranks: Collection[int] | None = None
     attempts: Collection[int] | None = None
     step_range: tuple[int, int] | None = None
-    """First and last step, inclusive; for points only."""
+    """First and last step, inclusive: of points, which must have a step, or of blocks that overlap the range."""
     level: int | None = None
     time_range: tuple[int, int] | None = None
-    """First and last time in microseconds since 1970 UTC, inclusive; for points only."""
+    """First and last time in microseconds since 1970 UTC, inclusive: of points, or of blocks that overlap the range."""
     hole: tuple[int, int] | None = None
-    """First and last of a subrange to leave out, inclusive."""
+    """First and last of a subrange to leave out, inclusive; for points only."""
     seq_range: tuple[int, int] | None = None
     """First and last sequence, inclusive; for points only."""
 
@@ -159,9 +150,12 @@ class Query:
         return f"({' OR '.join(f'{key} BETWEEN {int(first)} AND {int(last)}' for first, last in parts)})"
 
 
+EVERYTHING = Selection()
+
+
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The columns of a query's result, and the index of the file of each entry."""
+class Fetched:
+    """The columns that were read, and the index of the file of each entry."""
 
     names: list[str]
     file: NDArray[np.int64]
@@ -182,48 +176,39 @@ class Found:
             yield int(file), in_order(points.select(self.file == file))
 
 
-def fetch(connection: duckdb.DuckDBPyConnection, query: Query, files: Sequence[Path], names: list[str]) -> Found:
-    """Run a query over files.
+def fetch(
+    connection: duckdb.DuckDBPyConnection, selection: Selection, files: Sequence[Path], names: list[str]
+) -> Fetched:
+    """Read a selection from files; raise duckdb.Error if one is missing or malformed.
 
-    Args:
-        connection: to read with.
-        query: what to read.
-        files: paths; a missing file is an error.
-        names: sorted table of every name that may occur.
-
-    Raises:
-        duckdb.Error: a file is missing or malformed.
+    `names` is a sorted table of every name that may occur.
     """
     if not files or not names:
-        return Found(names, np.empty(0, np.int64), _nothing(query))
-    wanted = [] if query.names is None else [name for name in names if name in query.names]
-    conditions = query.conditions(len(wanted))
+        return Fetched(names, np.empty(0, np.int64), _nothing(selection))
+    wanted = [] if selection.names is None else [name for name in names if name in selection.names]
+    conditions = selection.conditions(len(wanted))
     code = _name_code(connection, names)
     text = (
-        f"SELECT file_index AS file, {code} AS name, {_POINTS if query.level is None else _BLOCKS} "  # noqa: S608 (our words and integers)
+        f"SELECT file_index AS file, {code} AS name, {_POINTS if selection.level is None else _BLOCKS} "  # noqa: S608 (our words and integers)
         f"FROM read_parquet($1, hive_partitioning = false) WHERE {' AND '.join(conditions) or 'true'}"
     )
     columns = connection.execute(text, [[str(path) for path in files], *wanted]).fetchnumpy()
     found = {key: np.ma.getdata(column) for key, column in columns.items()}
     found["name"] = found["name"].astype(np.int32)
-    return Found(names, found.pop("file").astype(np.int64), found)
+    return Fetched(names, found.pop("file").astype(np.int64), found)
 
 
-def join(parts: Sequence[Found], query: Query) -> Found:
-    """Return several results of one query as one."""
+def join(parts: Sequence[Fetched], selection: Selection) -> Fetched:
+    """Return several results of one selection as one."""
     names = sorted({name for part in parts for name in part.names})
     place = {name: index for index, name in enumerate(names)}
-    columns = {key: np.concatenate([part.columns[key] for part in parts]) for key in _nothing(query)}
+    columns = {key: np.concatenate([part.columns[key] for part in parts]) for key in _nothing(selection)}
     codes = [np.array([place[name] for name in part.names], np.int32)[part.columns["name"]] for part in parts]
-    return Found(names, np.concatenate([part.file for part in parts]), columns | {"name": np.concatenate(codes)})
+    return Fetched(names, np.concatenate([part.file for part in parts]), columns | {"name": np.concatenate(codes)})
 
 
 def survey(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[dict[str, int], dict[str, int], int, int]:
-    """Scan a file of points; return points by name, highest seq by rank, first and last time.
-
-    Raises:
-        duckdb.Error: the file is missing or malformed.
-    """
+    """Scan a file of points; return points by name, highest seq by rank, first and last time. Raises duckdb.Error."""
     source = "FROM read_parquet($1, hive_partitioning = false)"
     names = connection.execute(f"SELECT name, count(*) {source} GROUP BY name ORDER BY name", [[str(path)]]).fetchall()
     seqs = connection.execute(f"SELECT rank, max(seq) {source} GROUP BY rank", [[str(path)]]).fetchall()
@@ -238,9 +223,7 @@ def series_of(
     """Scan files; return the series of each, ordered by file, name, rank and attempt.
 
     Columns: file, name (index into `names`), rank, attempt, count, low and high seq, and its first row in the file.
-
-    Raises:
-        duckdb.Error: a file is missing or malformed.
+    Raises duckdb.Error if a file is missing or malformed.
     """
     if not names:
         return {key: np.empty(0, np.int64) for key in _SERIES}
@@ -259,10 +242,9 @@ def series_of(
 def rows_of(
     connection: duckdb.DuckDBPyConnection, files: Sequence[Path], rows: tuple[int, int] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Return seq, step, time, value, ns and row of whole files or of a range of rows, in file order.
+    """Return seq, step, time, value, ns and row of all rows of files, or of a range, in file order.
 
-    Raises:
-        duckdb.Error: a file is missing or malformed.
+    Raises duckdb.Error if a file is missing or malformed.
     """
     condition = "true" if rows is None else f"file_row_number BETWEEN {int(rows[0])} AND {int(rows[1]) - 1}"
     text = (
@@ -291,8 +273,7 @@ def _write(
         connection.unregister("p")
 
 
-def _nothing(query: Query) -> dict[str, NDArray[Any]]:
-    empty = Points.empty()
-    if query.level is not None:
-        return pyramid.packed(pyramid.build(empty, query.level))
-    return {key: getattr(empty, key) for key in ("name", "rank", "attempt", "seq", "step", "time", "value", "ns")}
+def _nothing(selection: Selection) -> dict[str, NDArray[Any]]:
+    if selection.level is not None:
+        return pyramid.packed(Blocks.empty())
+    return {key: getattr(Points.empty(), key) for key in columns_of(Points)}

@@ -15,9 +15,8 @@ from stepscope.store.curves import Ask, select
 from stepscope.store.events import read_events
 from stepscope.store.machine import Machine, declared, read_machines
 from stepscope.store.meta import read_meta
-from stepscope.store.points import Points, distinct
-from stepscope.store.pyramid import LEVELS, Blocks, build
-from stepscope.store.sealed import read_blocks, read_points, reading_connection
+from stepscope.store.parquet import EVERYTHING, Selection, connect
+from stepscope.store.points import Points
 from stepscope.store.snapshot import Snapshot, take_snapshot
 from stepscope.store.states import overall, read_nodes
 
@@ -112,16 +111,11 @@ class Past:
         def read(snapshot: Snapshot) -> shapes.Series:
             recorded, factor = self._find(snapshot, name)
             if points is None:
-                found = self._points(snapshot, recorded, ranks, attempts, step_range)
-                return _scaled(shapes.whole(name, found), factor)
+                every = self._points(snapshot, Selection({recorded}, ranks, attempts, step_range))
+                return _scaled(shapes.whole(name, every), name, factor)
             ask = Ask((recorded,), points, ranks, attempts, step_range)
-            found, blocks, problems = select(snapshot, self._connection, ask, self.cache)
-            self._note(problems)
-            if len(blocks):
-                series = shapes.from_blocks(name, shapes.merge(blocks, points))
-            else:
-                series = shapes.at_most(name, found, points)
-            return _scaled(series, factor)
+            found = self._downsampled(snapshot, ask, self.cache)
+            return _scaled(found.get(recorded) or shapes.whole(name, Points.empty()), name, factor)
 
         return self._steadily(read)
 
@@ -134,18 +128,7 @@ class Past:
         """
 
         def read(snapshot: Snapshot) -> dict[str, shapes.Series]:
-            known = snapshot.counts()
-            levels: dict[int, set[str]] = {}
-            for name in known if names is None else names:
-                if name in known:
-                    level = 0 if self._affordable(snapshot, name, points) else self._level(snapshot, name, points)
-                    levels.setdefault(level, set()).add(name)
-            found: dict[str, shapes.Series] = {}
-            for level, some in levels.items():
-                found |= (
-                    self._many_blocks(snapshot, some, level, points) if level else self._many(snapshot, some, points)
-                )
-            return found
+            return self._downsampled(snapshot, Ask(tuple(snapshot.counts() if names is None else names), points))
 
         return self._steadily(read)
 
@@ -184,7 +167,7 @@ class Past:
         Raises:
             UsageError: neither is installed.
         """
-        found = self._steadily(lambda snapshot: self._points(snapshot, None, None, None, None))
+        found = self.points()
         columns = {
             "name": np.array(found.names, dtype=object)[found.name] if len(found) else np.empty(0, object),
             "rank": found.rank,
@@ -207,7 +190,7 @@ class Past:
 
     def problems(self) -> list[str]:
         """Return what could not be read so far: damaged blocks, torn files, unknown rows. Normally empty."""
-        self._steadily(lambda snapshot: self._points(snapshot, None, None, None, None))
+        self.points()
         self.events()
         self._note(read_nodes(self._folder)[1])
         return list(self._problems)
@@ -219,8 +202,8 @@ class Past:
 
     def points(self, names: list[str] | None = None) -> Points:
         """Return the points of some metrics, or of all, ordered by name, rank, attempt and sequence."""
-        wanted = None if names is None else set(names)
-        return self._steadily(lambda snapshot: self._points(snapshot, wanted, None, None, None))
+        selection = EVERYTHING if names is None else Selection(set(names))
+        return self._steadily(lambda snapshot: self._points(snapshot, selection))
 
     def read(self, how: Callable[[Snapshot, duckdb.DuckDBPyConnection], tuple[_T, list[str]]]) -> _T:
         """Return the result of a file reader, and keep what it could not read as a problem of the run."""
@@ -234,7 +217,7 @@ class Past:
 
     @functools.cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
-        return reading_connection()
+        return connect()
 
     def _find(self, snapshot: Snapshot, name: str) -> tuple[str, float]:
         known = snapshot.counts()
@@ -260,44 +243,18 @@ class Past:
         snapshot = take_snapshot(self._folder)
         return read(snapshot)
 
-    def _affordable(self, snapshot: Snapshot, name: str, points: int) -> bool:
-        """Return whether reading every point costs no more than reading the pyramid."""
-        return snapshot.sealed_count(name) < max(points, 1) * LEVELS[0]
+    def _downsampled(self, snapshot: Snapshot, ask: Ask, cache: BlockCache | None = None) -> dict[str, shapes.Series]:
+        points, blocks, problems = select(snapshot, self._connection, ask, cache)
+        self._note(problems)
+        found = {name: shapes.at_most(name, part, ask.points) for name, part in shapes.by_name(points)}
+        for name, part in shapes.by_name(blocks):
+            found[name] = shapes.from_blocks(name, shapes.merge(part, ask.points))
+        return found
 
-    def _level(self, snapshot: Snapshot, name: str, points: int) -> int:
-        """Return the coarsest level of the pyramid that still has enough blocks."""
-        return max([size for size in LEVELS if snapshot.sealed_count(name) / size >= points] or LEVELS[:1])
-
-    def _many(self, snapshot: Snapshot, names: set[str], points: int) -> dict[str, shapes.Series]:
-        found = self._points(snapshot, names, None, None, None)
-        return {name: shapes.at_most(name, part, points) for name, part in shapes.by_name(found)}
-
-    def _many_blocks(self, snapshot: Snapshot, names: set[str], level: int, points: int) -> dict[str, shapes.Series]:
-        blocks, problems = read_blocks(snapshot.holding(names), level, names, connection=self._connection)
-        self._note([str(problem) for problem in problems])
-        tail = snapshot.tail_points(names)
-        if len(tail):
-            blocks = Blocks.concat([blocks, build(distinct(tail), level)])
-            blocks = blocks.select(np.lexsort((blocks.first_seq, blocks.attempt, blocks.rank, blocks.name)))
-        return {name: shapes.from_blocks(name, shapes.merge(part, points)) for name, part in shapes.by_name(blocks)}
-
-    def _points(
-        self,
-        snapshot: Snapshot,
-        names: str | set[str] | None,
-        ranks: Collection[int] | None,
-        attempts: Collection[int] | None,
-        step_range: tuple[int, int] | None,
-    ) -> Points:
-        wanted = {names} if isinstance(names, str) else names
-        sealed = Points.empty()
-        if snapshot.units:
-            sealed, problems = read_points(
-                snapshot.holding(wanted), wanted, ranks, attempts, step_range, connection=self._connection
-            )
-            self._note([str(problem) for problem in problems])
-        tail = snapshot.tail_points(wanted, ranks, attempts, step_range)
-        return distinct(Points.concat([sealed, tail]) if len(tail) else sealed)
+    def _points(self, snapshot: Snapshot, selection: Selection) -> Points:
+        found, problems = snapshot.points(selection, self._connection if snapshot.units else None)
+        self._note(problems)
+        return found
 
     def _note(self, problems: list[str]) -> None:
         self._problems.update(dict.fromkeys(problems))
@@ -307,12 +264,12 @@ class Past:
         return f"<stepscope run {self.id} in {self.path}>"
 
 
-def _scaled(found: shapes.Series, factor: float) -> shapes.Series:
-    """Return the series in the unit that the requested name implies."""
+def _scaled(found: shapes.Series, name: str, factor: float) -> shapes.Series:
+    """Return the series under the requested name, in the unit that the name implies."""
     if factor == 1.0:
-        return found
+        return replace(found, name=name)
     blocks = found.buckets
     if blocks is not None:
         figures = {key: getattr(blocks, key) * factor for key in ("min", "max", "mean", "last")}
         blocks = replace(blocks, **figures, in_ns=np.zeros(len(blocks), bool))
-    return replace(found, value=found.value * factor, buckets=blocks)
+    return replace(found, name=name, value=found.value * factor, buckets=blocks)

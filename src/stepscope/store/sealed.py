@@ -20,12 +20,11 @@ import numpy as np
 from stepscope.core.ring import NO_STEP
 from stepscope.store import checksum, parquet, pyramid
 from stepscope.store.block_cache import Pieces, read_through
-from stepscope.store.checksum import Checked, FileSum, Problem, UnitSum
+from stepscope.store.checksum import BLOCKS, POINTS, SUM, Checked, FileSum, Problem, Sealed, UnitSum, beside
 from stepscope.store.footer import FooterError
-from stepscope.store.parquet import Found, Query
-from stepscope.store.points import NO_NS, Points, in_order, series_starts, with_sorted_names
+from stepscope.store.parquet import EVERYTHING, Fetched, Selection
+from stepscope.store.points import NO_NS, Points, in_order, series_bounds, with_sorted_names
 from stepscope.store.pyramid import Blocks
-from stepscope.store.sealed_unit import BLOCKS, POINTS, SUM, Sealed, beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -96,20 +95,10 @@ def write_sealed(
     info: Mapping[str, Any] | None = None,
     disk: Disk | None = None,
 ) -> Path:
-    """Seal points as one unit and return its file of points, which is durable on return.
+    """Seal points, in any order, as one unit; return its file of points and raise as `place_sealed` does.
 
-    Args:
-        directory: the `metrics` folder of a run.
-        stem: `<host>-<attempt>-<first>-<last>`.
-        points: in any order, of any length.
-        last_seq: highest record sequence by rank.
-        problems: what could not be read in the tail, for readers to show.
-        info: further facts, of plain JSON types.
-        disk: the system calls.
-
-    Raises:
-        FileExistsError: a unit of that stem exists already; it is unchanged.
-        OSError: a disk operation failed; no part of the unit is visible.
+    `last_seq` is the highest record sequence by rank, `problems` what could not be read in the tail, for readers to
+    show, and `info` further facts of plain JSON types.
     """
     disk = disk or Disk()
     facts = {"last_seq": dict(last_seq), "problems": list(problems), "info": dict(info or {})}
@@ -121,13 +110,10 @@ def write_sealed(
 
 
 def place_sealed(directory: Path, stem: str, fill: Callable[[Mapping[str, Path]], UnitSum], disk: Disk) -> Path:
-    """Create a unit from what `fill` writes and return its file of points, which is durable on return.
+    """Create a unit in the `metrics` folder of a run and return its file of points, which is durable on return.
 
-    Args:
-        directory: the `metrics` folder of a run.
-        stem: `<host>-<attempt>-<first>-<last>`.
-        fill: writes the files POINTS and BLOCKS, which exist and are empty, and returns their checksums.
-        disk: the system calls.
+    `fill` writes the files POINTS and BLOCKS, which exist and are empty, and returns their checksums. The stem is
+    `<host>-<attempt>-<first>-<last>`.
 
     Raises:
         FileExistsError: a unit of that stem exists already; it is unchanged.
@@ -137,7 +123,7 @@ def place_sealed(directory: Path, stem: str, fill: Callable[[Mapping[str, Path]]
         raise ValueError(f"cannot seal a unit named {stem!r}: not <host>-<attempt>-<first>-<last>")
     target = directory / f"{stem}{POINTS}"
     if target.exists():
-        raise _refusal(errno.EEXIST, "the unit is already sealed", target)
+        raise FileExistsError(errno.EEXIST, "the unit is already sealed", str(target))
     _sweep(directory, stem, disk)
     parts = {part: directory / f"{TEMPORARY}{stem}{part}" for part in (BLOCKS, SUM, POINTS)}
     placed: list[Path] = []
@@ -161,12 +147,9 @@ def place_sealed(directory: Path, stem: str, fill: Callable[[Mapping[str, Path]]
 
 
 def open_sealed(path: Path, *, connection: duckdb.DuckDBPyConnection | None = None) -> Sealed:
-    """Read the `.sum` of a unit, without touching the Parquet.
+    """Read the `.sum` of a unit, without touching the Parquet; raise FileNotFoundError if the unit is gone.
 
     A missing or damaged `.sum` is reported in `problems`, and the same facts are read from the file itself.
-
-    Raises:
-        FileNotFoundError: the unit is gone.
     """
     try:
         sums = checksum.decode(beside(path, SUM).read_bytes())
@@ -174,93 +157,62 @@ def open_sealed(path: Path, *, connection: duckdb.DuckDBPyConnection | None = No
         cause = error.strerror if isinstance(error, OSError) else str(error)
         problem = Problem(str(path), f"its .sum cannot be used ({cause}); it is read without comparing it")
         with contextlib.ExitStack() as stack:
-            return _unverified(path, problem, connection or stack.enter_context(reading_connection()))
+            return _unverified(path, problem, connection or stack.enter_context(parquet.connect()))
     names = {name: count for name, (count, _) in sums.names.items()}
     problems = tuple(Problem(str(path), what) for what in sums.problems)
     return Sealed(path, names, sums.last_seq, sums.first_time, sums.last_time, sums.info, problems, sums)
 
 
-def reading_connection(threads: int = 1, memory: str = "1GB") -> duckdb.DuckDBPyConnection:
-    """Return a connection for reading. Creating one takes 20 ms, so frequent readers keep one per thread."""
-    return parquet.connect(threads, memory)
-
-
-def read_points(  # noqa: PLR0913 - each filter is one
+def read_points(
     units: Iterable[Sealed],
-    names: Collection[str] | None = None,
-    ranks: Collection[int] | None = None,
-    attempts: Collection[int] | None = None,
-    step_range: tuple[int, int] | None = None,
+    selection: Selection = EVERYTHING,
     *,
-    time_range: tuple[int, int] | None = None,
-    hole: tuple[int, int] | None = None,
-    seq_range: tuple[int, int] | None = None,
     connection: duckdb.DuckDBPyConnection | None = None,
     checked: Checked = _CHECKED,
 ) -> tuple[Points, list[Problem]]:
     """Return the points of many units, ordered by name, rank, attempt and seq, and what could not be read.
 
-    Args:
-        units: from `open_sealed`.
-        names: only these; None is all.
-        ranks: only these; None is all.
-        attempts: only these; None is all.
-        step_range: first and last step, inclusive; points without a step are then left out.
-        time_range: first and last time in microseconds since 1970 UTC, inclusive.
-        hole: first and last of a subrange to leave out, inclusive.
-        seq_range: first and last sequence, inclusive.
-        connection: from `reading_connection`; None creates one.
-        checked: remembers which bytes were verified.
-
-    Raises:
-        FileNotFoundError: a unit is gone; list again.
+    Without a connection it creates one; `checked` remembers which bytes were verified. Raises FileNotFoundError if a
+    unit is gone: list again.
     """
-    query = Query(names, ranks, attempts, step_range, time_range=time_range, hole=hole, seq_range=seq_range)
     with contextlib.ExitStack() as stack:
-        reader = _Reader(connection or stack.enter_context(reading_connection()), checked)
-        found = reader.read(query, list(units))
+        reader = _UnitReader(connection or stack.enter_context(parquet.connect()), checked)
+        found = reader.read(selection, list(units))
     return in_order(found.points()), reader.problems
 
 
-def read_blocks(  # noqa: PLR0913 - each filter is one
+def read_blocks(
     units: Iterable[Sealed],
-    level: int,
-    names: Collection[str] | None = None,
-    ranks: Collection[int] | None = None,
-    attempts: Collection[int] | None = None,
-    step_range: tuple[int, int] | None = None,
+    selection: Selection,
     *,
-    time_range: tuple[int, int] | None = None,
     connection: duckdb.DuckDBPyConnection | None = None,
     checked: Checked = _CHECKED,
     cache: BlockCache | None = None,
 ) -> tuple[Blocks, list[Problem]]:
-    """Return blocks of up to `level` points that hold every readable point of the units once.
+    """Return blocks of up to `selection.level` points that hold every readable point of the units once.
 
     Blocks of series too short to have any, and of units with a damaged pyramid, are built from the points. Blocks are
-    ordered by name, rank, attempt and first seq; with `step_range` or `time_range`, only overlapping ones are returned.
-    Blocks of given names in `cache` are not read again.
-
-    Raises:
-        FileNotFoundError: a unit is gone; list again.
+    ordered by name, rank, attempt and first seq. Blocks of given names in `cache` are not read again. Raises
+    FileNotFoundError if a unit is gone: list again.
     """
-    query = Query(names, ranks, attempts, None, level)
+    steps, times = selection.step_range, selection.time_range
+    selection = replace(selection, step_range=None, time_range=None)
     with contextlib.ExitStack() as stack:
-        reader = _Reader(connection or stack.enter_context(reading_connection()), checked)
-        if cache is None or names is None:
-            parts = reader.pieces(query, list(units)).blocks()
+        reader = _UnitReader(connection or stack.enter_context(parquet.connect()), checked)
+        if cache is None or selection.names is None:
+            parts = reader.pieces(selection, list(units)).blocks()
         else:
-            parts = read_through(cache, reader, query, list(units), (step_range, time_range))
+            parts = read_through(cache, reader, selection, list(units), (steps, times))
     blocks = pyramid.ordered(Blocks.concat(parts))
-    if step_range is not None:
-        overlap = (blocks.high_step >= step_range[0]) & (blocks.low_step <= step_range[1])
+    if steps is not None:
+        overlap = (blocks.high_step >= steps[0]) & (blocks.low_step <= steps[1])
         blocks = blocks.select(overlap & (blocks.high_step != NO_STEP))
-    if time_range is not None:
-        blocks = blocks.select((blocks.high_time >= time_range[0]) & (blocks.low_time <= time_range[1]))
+    if times is not None:
+        blocks = blocks.select((blocks.high_time >= times[0]) & (blocks.low_time <= times[1]))
     return blocks, reader.problems
 
 
-class _Reader:
+class _UnitReader:
     """One read: verifies files before DuckDB sees them, and collects problems."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, checked: Checked) -> None:
@@ -268,47 +220,51 @@ class _Reader:
         self._checked = checked
         self.problems: list[Problem] = []
 
-    def read(self, query: Query, units: Sequence[Sealed]) -> Found:
-        """Return the result of a query; `Found.file` is the index into the units."""
+    def read(self, selection: Selection, units: Sequence[Sealed]) -> Fetched:
+        """Return the result of a selection; `Fetched.file` is the index into the units."""
         with contextlib.ExitStack() as stack:
             sources: dict[int, Path] = {}
             for index, unit in enumerate(units):
-                source = self._source(unit, query, stack) if _names_in(unit, query.names) else None
+                source = self._source(unit, selection, stack) if _names_in(unit, selection.names) else None
                 if source is not None:
                     sources[index] = source
-            return self._fetch(query, sources, units)
+            return self._fetch(selection, sources, units)
 
-    def pieces(self, query: Query, units: Sequence[Sealed]) -> Pieces:
+    def pieces(self, selection: Selection, units: Sequence[Sealed]) -> Pieces:
         """Return blocks that hold every point once, some of them built from points."""
         ready: list[Sealed] = []
         rest: list[Sealed] = []
         for unit in units:
-            if _names_in(unit, query.names):
-                (ready if self._has_pyramid(unit, query) else rest).append(unit)
-        found = self.read(query, ready)
-        short = self._short(query, ready, found)
-        points = self.read(replace(query, level=None), rest)
-        return Pieces(ready, found, short, [pyramid.build(part, query.level or 0) for _, part in points.by_file()])
+            if _names_in(unit, selection.names):
+                (ready if self._has_pyramid(unit, selection) else rest).append(unit)
+        found = self.read(selection, ready)
+        short = self._short(selection, ready, found)
+        points = self.read(replace(selection, level=None), rest)
+        return Pieces(ready, found, short, [pyramid.build(part, selection.level or 0) for _, part in points.by_file()])
 
-    def _short(self, query: Query, units: Sequence[Sealed], found: Found) -> list[tuple[int, Blocks]]:
+    def _short(self, selection: Selection, units: Sequence[Sealed], found: Fetched) -> list[tuple[int, Blocks]]:
         """Build the blocks of series that are too short to have any in their unit."""
-        short = {name for unit in units for name in _short_names(unit) if query.names is None or name in query.names}
+        short = {
+            name for unit in units for name in _short_names(unit) if selection.names is None or name in selection.names
+        }
         if not short:
             return []
         known = _series(found)
-        points = self.read(replace(query, level=None, names=short), units)
-        return [(file, pyramid.build(_without(part, file, known), query.level or 0)) for file, part in points.by_file()]
+        points = self.read(replace(selection, level=None, names=short), units)
+        return [
+            (file, pyramid.build(_without(part, file, known), selection.level or 0)) for file, part in points.by_file()
+        ]
 
-    def _source(self, unit: Sealed, query: Query, stack: contextlib.ExitStack) -> Path | None:
+    def _source(self, unit: Sealed, selection: Selection, stack: contextlib.ExitStack) -> Path | None:
         """Return the file to read: the unit's own, a repaired copy, or None if nothing of it is readable."""
-        path = unit.path if query.level is None else unit.blocks_path
+        path = unit.path if selection.level is None else unit.blocks_path
         if unit.sums is None:
             path.stat()
             self.problems += unit.problems
             return path
-        sums = unit.sums.points if query.level is None else unit.sums.blocks
+        sums = unit.sums.points if selection.level is None else unit.sums.blocks
         try:
-            wanted = sums.groups_for(query.names, query.level)
+            wanted = sums.groups_for(selection.names, selection.level)
             findings = self._checked.check(path, sums, wanted)
             if findings.framed and not findings.damaged:
                 return path
@@ -322,11 +278,11 @@ class _Reader:
             return None
         return copy
 
-    def _has_pyramid(self, unit: Sealed, query: Query) -> bool:
+    def _has_pyramid(self, unit: Sealed, selection: Selection) -> bool:
         """Return whether the requested blocks of a unit exist and are intact."""
         if unit.sums is None:
             return False
-        wanted = unit.sums.blocks.groups_for(query.names, query.level)
+        wanted = unit.sums.blocks.groups_for(selection.names, selection.level)
         try:
             damaged = self._checked.check(unit.blocks_path, unit.sums.blocks, wanted).damaged
         except OSError as error:
@@ -349,24 +305,26 @@ class _Reader:
             what = f"row group {index} does not match its checksum; {rows} entries are left out"
             self.problems.append(Problem(str(path), what, rows))
 
-    def _fetch(self, query: Query, sources: Mapping[int, Path], units: Sequence[Sealed]) -> Found:
-        names = sorted({name for index in sources for name in _names_in(units[index], query.names)})
+    def _fetch(self, selection: Selection, sources: Mapping[int, Path], units: Sequence[Sealed]) -> Fetched:
+        names = sorted({name for index in sources for name in _names_in(units[index], selection.names)})
         if all(units[index].names.keys() <= set(names) for index in sources):
-            query = replace(query, names=None)  # nothing to leave out: takes half the time of comparing each name
+            selection = replace(
+                selection, names=None
+            )  # nothing to leave out: takes half the time of comparing each name
         files, places = list(sources.values()), np.array(list(sources), dtype=np.int64)
         try:
-            found = parquet.fetch(self._connection, query, files, names)
+            found = parquet.fetch(self._connection, selection, files, names)
         except duckdb.InterruptException:
             raise  # the caller no longer wants an answer
         except duckdb.Error as error:
             for path in files:
                 path.stat()
             if len(sources) > 1:
-                parts = [self._fetch(query, {index: path}, units) for index, path in sources.items()]
-                return parquet.join(parts, query)
+                parts = [self._fetch(selection, {index: path}, units) for index, path in sources.items()]
+                return parquet.join(parts, selection)
             cause = str(error).partition("\n")[0]
             self.problems.append(Problem(str(files[0]), f"DuckDB cannot read it: {cause}"))
-            return parquet.fetch(self._connection, query, [], names)
+            return parquet.fetch(self._connection, selection, [], names)
         return replace(found, file=places[found.file])
 
 
@@ -378,7 +336,7 @@ def _short_names(unit: Sealed) -> list[str]:
     return [] if unit.sums is None else [name for name, (_, short) in unit.sums.names.items() if short]
 
 
-def _series(found: Found) -> set[tuple[int, str, int, int]]:
+def _series(found: Fetched) -> set[tuple[int, str, int, int]]:
     """Return the (file, name, rank, attempt) combinations that occur."""
     keys = np.stack([found.file, *(found.columns[key].astype(np.int64) for key in ("name", "rank", "attempt"))])
     new = np.concatenate(([True], np.any(keys[:, 1:] != keys[:, :-1], axis=0)))[: keys.shape[1]]
@@ -387,10 +345,10 @@ def _series(found: Found) -> set[tuple[int, str, int, int]]:
 
 def _without(points: Points, file: int, known: Collection[tuple[int, str, int, int]]) -> Points:
     """Return the sorted points of unknown series."""
-    starts = series_starts(points)
+    starts, lengths = series_bounds(points)
     keys = zip(*(getattr(points, key)[starts].tolist() for key in ("name", "rank", "attempt")), strict=True)
     new = [(file, points.names[name], rank, attempt) not in known for name, rank, attempt in keys]
-    return points.select(np.repeat(np.array(new, dtype=bool), np.diff(starts, append=len(points))))
+    return points.select(np.repeat(np.array(new, dtype=bool), lengths))
 
 
 def _unverified(path: Path, problem: Problem, connection: duckdb.DuckDBPyConnection) -> Sealed:
@@ -411,7 +369,7 @@ def _filled(fill: Callable[[Mapping[str, Path]], UnitSum], parts: Mapping[str, P
         words = str(error).partition("\n")[0]
         # DuckDB passes on the system's message without its number.
         number = next((number for number in _ERRNOS if os.strerror(number) in str(error)), errno.EIO)
-        raise _refusal(number, words, parts[POINTS]) from error
+        raise OSError(number, words, str(parts[POINTS])) from error
 
 
 def _write_parts(parts: Mapping[str, Path], points: Points, facts: Mapping[str, Any], disk: Disk) -> UnitSum:
@@ -452,11 +410,6 @@ def _sync(path: Path, flags: int, disk: Disk) -> None:
         disk.fsync(descriptor)
     finally:
         disk.close(descriptor)
-
-
-def _refusal(number: int, words: str, path: Path) -> OSError:
-    """Return the system's error of that number; Python picks the class, such as FileExistsError."""
-    return OSError(number, words, str(path))
 
 
 def _sweep(directory: Path, stem: str, disk: Disk) -> None:

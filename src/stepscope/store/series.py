@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -57,7 +58,7 @@ def at_most(name: str, points: Points, buckets: int) -> Series:
 def by_name(columns: _Columns) -> Iterator[tuple[str, _Columns]]:
     """Return the part of each existing name, from points or blocks that are grouped by name."""
     starts: list[int] = np.flatnonzero(np.diff(columns.name, prepend=-1)).tolist()
-    for first, last in zip(starts, [*starts[1:], len(columns)], strict=True):
+    for first, last in pairwise([*starts, len(columns)]):
         yield columns.names[columns.name[first]], columns.select(slice(first, last))
 
 

@@ -10,15 +10,18 @@ import numpy as np
 
 from stepscope.store.decode import Decoded, decode_tail
 from stepscope.store.layout import uncovered
-from stepscope.store.points import Points
-from stepscope.store.sealed import open_sealed
+from stepscope.store.points import Points, distinct
+from stepscope.store.sealed import open_sealed, read_points
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+    import duckdb
+
+    from stepscope.store.checksum import Sealed
     from stepscope.store.layout import RunFolder, Span
-    from stepscope.store.sealed_unit import Sealed
+    from stepscope.store.parquet import Selection
 
 MOST_FILES = 5000
 """Maximum sealed files, and tails, read of one run; a real run has a few per node."""
@@ -49,40 +52,36 @@ class Snapshot:
         """Return how many points of a name are sealed."""
         return sum(unit.names.get(name, 0) for unit in self.units)
 
-    def holding(self, names: Collection[str] | None) -> list[Sealed]:
-        """Return the units that hold any of these names."""
-        return [unit for unit in self.units if names is None or any(name in unit.names for name in names)]
+    def holding(self, names: Collection[str] | None, times: tuple[int, int] | None = None) -> list[Sealed]:
+        """Return the units that hold any of these names and overlap the range of times."""
+        units = self.units if times is None else [unit for unit in self.units if unit.overlaps(times)]
+        return [unit for unit in units if names is None or any(name in unit.names for name in names)]
 
-    def tail_points(
-        self,
-        names: Collection[str] | None,
-        ranks: Collection[int] | None = None,
-        attempts: Collection[int] | None = None,
-        step_range: tuple[int, int] | None = None,
-        time_range: tuple[int, int] | None = None,
-    ) -> Points:
-        """Return the points of the tails that pass the filters; None selects everything."""
-        points = self.tails
+    def tail_points(self, selection: Selection) -> Points:
+        """Return the selected points of the tails."""
+        points, names = self.tails, selection.names
         keep = np.ones(len(points), bool)
         if names is not None:
             keep &= np.isin(points.name, [code for code, name in enumerate(points.names) if name in names])
-        if ranks is not None:
-            keep &= np.isin(points.rank, list(ranks))
-        if attempts is not None:
-            keep &= np.isin(points.attempt, list(attempts))
-        if step_range is not None:
-            keep &= (points.step >= step_range[0]) & (points.step <= step_range[1])
-        if time_range is not None:
-            keep &= (points.time >= time_range[0]) & (points.time <= time_range[1])
+        for column, wanted in ((points.rank, selection.ranks), (points.attempt, selection.attempts)):
+            if wanted is not None:
+                keep &= np.isin(column, list(wanted))
+        ranges = (selection.step_range, selection.time_range, selection.seq_range)
+        for place, ends in zip((points.step, points.time, points.seq), ranges, strict=True):
+            if ends is not None:
+                keep &= (place >= ends[0]) & (place <= ends[1])
         return points.select(keep)
+
+    def points(self, selection: Selection, connection: duckdb.DuckDBPyConnection | None) -> tuple[Points, list[str]]:
+        """Return the selected points of units and tails, each once and in order, and what could not be read."""
+        units = self.holding(selection.names, selection.time_range)
+        sealed, problems = read_points(units, selection, connection=connection) if units else (Points.empty(), [])
+        tail = self.tail_points(selection)
+        return distinct(Points.concat([sealed, tail]) if len(tail) else sealed), [str(problem) for problem in problems]
 
 
 def take_snapshot(folder: RunFolder) -> Snapshot:
-    """List the run's files and read its tails.
-
-    Raises:
-        FileNotFoundError: a file disappeared between listing and reading; list again.
-    """
+    """List the run's files and read its tails; raise FileNotFoundError if a file disappears meanwhile: list again."""
     tails = folder.all_tails()  # listed first: a tail that is being sealed now is then in one of the two lists
     units = folder.units()
     tails = uncovered(tails, units)
@@ -98,7 +97,8 @@ def take_snapshot(folder: RunFolder) -> Snapshot:
             text = f"{len(spans) - read} of {len(spans)} files were passed over: too many for one run"
             problems.append(f"{what}: {text}, or too many of them damaged")
     for tail in tails[:MOST_FILES]:
-        decoded = _tail(tail, seen.get(tail.writer, {}))
+        known = tuple(sorted(seen.get(tail.writer, {}).items()))
+        decoded = _decoded(tail.path, _version(tail.path), known)
         seen[tail.writer] = decoded.last_seq
         parts.append(decoded.points)
         problems += decoded.problems(tail.path.name)
@@ -129,10 +129,6 @@ def _version(path: Path) -> _Version:
 @functools.lru_cache(maxsize=MOST_FILES)
 def _unit(path: Path, version: _Version) -> Sealed:  # noqa: ARG001 - distinguishes a rewritten file from a known one
     return open_sealed(path)
-
-
-def _tail(tail: Span, seen: dict[int, int]) -> Decoded:
-    return _decoded(tail.path, _version(tail.path), tuple(sorted(seen.items())))
 
 
 @functools.lru_cache(maxsize=4)

@@ -95,9 +95,9 @@ class ReaderPool:
     def connection(self) -> duckdb.DuckDBPyConnection:
         """Return the connection of the calling thread."""
         if self._thread.connection is None:
-            from stepscope.store.sealed import reading_connection
+            from stepscope.store.parquet import connect
 
-            self._thread.connection = reading_connection(1, MEMORY)
+            self._thread.connection = connect(1, MEMORY)
         return self._thread.connection
 
     async def read(self, key: Hashable, work: Work, run: str = "") -> Any:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
-from stepscope.store.checksum import Problem
+from stepscope.store.parquet import Selection
 from stepscope.store.points import Points, distinct
 from stepscope.store.pyramid import LEVELS, Blocks, build
-from stepscope.store.sealed import read_blocks, read_points
+from stepscope.store.sealed import read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import duckdb
     from numpy.typing import NDArray
 
+    from stepscope.store.checksum import Sealed
     from stepscope.store.reader import Past
-    from stepscope.store.sealed_unit import Sealed
     from stepscope.store.snapshot import Snapshot
 
 PORTION = 200_000
@@ -39,15 +39,14 @@ FIRST, LAST = NO_STEP + 1, 2**63 - 1
 
 
 class Axis(NamedTuple):
-    """The axis that a series is divided by: a column of the points, and the two columns of a block's ends."""
+    """The axis that a series is divided by: the two columns of a block's ends."""
 
-    point: str
     low: str
     high: str
 
 
-BY_SEQUENCE = Axis("seq", "first_seq", "last_seq")
-BY_STEP = Axis("step", "low_step", "high_step")
+BY_SEQUENCE = Axis("first_seq", "last_seq")
+BY_STEP = Axis("low_step", "high_step")
 """Leaves out points without a step."""
 
 
@@ -102,11 +101,11 @@ class _Places:
         problems: list[str] = []
         parts = []
         for unit in snapshot.holding(self.names):
-            blocks, wrong = read_blocks([unit], LEVELS[-1], self.names, connection=connection)
+            blocks, wrong = read_blocks([unit], Selection(self.names, level=LEVELS[-1]), connection=connection)
             problems += map(str, wrong)
             parts.append(self._table(blocks))
             self._note(unit, parts[-1])
-        parts.append(self._table(build(distinct(snapshot.tail_points(self.names)), LEVELS[-1])))
+        parts.append(self._table(build(distinct(snapshot.tail_points(Selection(self.names))), LEVELS[-1])))
         table = np.concatenate(parts)
         ordered = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))]
         return _cuts(ordered), problems
@@ -115,18 +114,11 @@ class _Places:
         self, span: SeriesSpan, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection
     ) -> tuple[Points, list[str]]:
         """Return the points of a span, each once and in order, and what could not be read."""
-        ranks, attempts, ends = {span.rank}, {span.attempt}, (span.first, span.last)
-        units = [unit for unit in snapshot.holding(self.names) if self._may_hold(unit, span)]
+        ends = (span.first, span.last)
         steps, sequences = (ends, None) if self.axis is BY_STEP else (None, ends)
-        sealed, problems = Points.empty(), list[Problem]()
-        if units:
-            sealed, problems = read_points(
-                units, self.names, ranks, attempts, steps, seq_range=sequences, connection=connection
-            )
-        tail = snapshot.tail_points(self.names, ranks, attempts)
-        place = getattr(tail, self.axis.point)
-        tail = tail.select((place >= span.first) & (place <= span.last))
-        return distinct(Points.concat([sealed, tail]) if len(tail) else sealed), [str(one) for one in problems]
+        selection = Selection(self.names, {span.rank}, {span.attempt}, steps, seq_range=sequences)
+        units = [unit for unit in snapshot.units if self._may_hold(unit, span)]
+        return replace(snapshot, units=units).points(selection, connection)
 
     def _may_hold(self, unit: Sealed, span: SeriesSpan) -> bool:
         """Return whether a unit may hold points of a span; a new unit may."""
