@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.integrations.profiler import profile as torch_profile
 from stepscope.integrations.profiler.profile import EpochProfiles, Profile, ProfileOptions
-from stepscope.recorder.followed_step import FollowedStep
+from stepscope.recorder.automatic import FollowedStep
 from stepscope.session.opening import init
 from tests.fakes import Clock
 from tests.session.conftest import started  # noqa: F401 - a fixture

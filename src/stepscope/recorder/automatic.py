@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from threading import get_ident
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from stepscope.core.ring import LONG_PHASES, WORD_PHASE
-from stepscope.recorder.followed_step import make_step
 from stepscope.recorder.hotpath import OTHER, Step
 
 if TYPE_CHECKING:
@@ -33,6 +32,40 @@ AUTOMATIC = frozenset(NAMES)
 BITS = 5
 MOST_MARKS = 4096
 """Maximum marks of one step; a longer step (hours of evaluation) is folded in between."""
+
+
+class StepFollower(Protocol):
+    """Notified when a step has ended; neither method may raise."""
+
+    def step_ended(self) -> None:
+        """Act on the end of a step; the training thread calls this after the step was recorded."""
+
+    def run_ended(self) -> None:
+        """Act on the end of the run; this is called before its last rows, and no more steps will come."""
+
+
+class FollowedStep(Step):
+    """A step with followers: a separate class, so that a step without followers costs nothing more."""
+
+    __slots__ = ("_followers",)
+
+    def __init__(self, recorder: Recorder, followers: tuple[StepFollower, ...]) -> None:
+        super().__init__(recorder)
+        self._followers = followers
+
+    def __exit__(self, *_: object) -> None:
+        """Record the step, then notify its followers; their time is charged to the next step."""
+        super().__exit__()
+        for follower in self._followers:
+            follower.step_ended()
+
+
+def make_step(recorder: Recorder, followers: tuple[StepFollower, ...]) -> Step:
+    """Return the context of a recorder's steps; a claim, which asks its recorder for the followers, stays."""
+    before = getattr(recorder, "_step", None)
+    if isinstance(before, _Claim):
+        return before
+    return FollowedStep(recorder, followers) if followers else Step(recorder)
 
 
 class AutomaticSteps:
@@ -106,8 +139,11 @@ class AutomaticSteps:
         if not self._is_open:
             self.open()
         recorder, now = self._recorder, monotonic_ns()
-        if not self.marking or recorder._spent or recorder._stack:
-            self._close_charged(samples)
+        if not self.marking or recorder._spent or recorder._stack:  # the user's code has phases of its own
+            if self.marking:
+                self.marking = False
+                self.marks.clear()
+            recorder._end_step(samples)
         else:
             begun, recorder._mark = recorder._mark, now
             code = 0
@@ -172,18 +208,10 @@ class AutomaticSteps:
         known = self._layouts.get((bits, sampled))
         if known is not None:
             return known
-        names = [name for code, name in enumerate(NAMES) if bits >> code & 1]
-        layout = self._recorder._intake.step_layout((*names, sampled))
+        layout = self._recorder._intake.step_layout((*_names(bits), sampled))
         if layout[1]:  # not the stand-in of a run that has ended
             self._layouts[bits, sampled] = layout
         return layout
-
-    def _close_charged(self, samples: float | None) -> None:
-        """End a step in which the recorder has charged phases: the user has some of their own."""
-        if self.marking:
-            self.marking = False
-            self.marks.clear()
-        self._recorder._end_step(samples)
 
     def compress(self) -> None:
         """Merge redundant marks: the phases one after another, then the open ones."""
@@ -209,7 +237,7 @@ class AutomaticSteps:
             self.marks.clear()
             return
         bits, (_, *elapsed) = self._settle(recorder._mark or self.marks[0] >> BITS, now)
-        for name, spent in zip([name for code, name in enumerate(NAMES) if bits >> code & 1], elapsed, strict=True):
+        for name, spent in zip(_names(bits), elapsed, strict=True):
             recorder._spent[name] += spent
         recorder._mark = now
         for mark in self.marks:
@@ -239,6 +267,10 @@ class AutomaticSteps:
             del recorder._step
             recorder._step = make_step(recorder, getattr(recorder, "followers", ()))
         self.unopen()
+
+
+def _names(bits: int) -> list[str]:
+    return [name for code, name in enumerate(NAMES) if bits >> code & 1]
 
 
 class Charge:
@@ -271,7 +303,7 @@ class Charge:
         return True
 
     def end(self) -> None:
-        """Close it."""
+        """Close the phase."""
         steps = self._steps
         if steps.marking:
             steps.add(monotonic_ns() << BITS)
@@ -300,7 +332,7 @@ class LongCharge(Charge):
         return True
 
     def end(self) -> None:
-        """Close it."""
+        """Close the phase."""
         self._recorder._words[WORD_PHASE] = self._outer.pop() if self._outer else 0
         super().end()
 
@@ -314,7 +346,6 @@ class _Claim(Step):
     """The result of `run.step()` while hooks count the steps: its first use takes over the steps."""
 
     __slots__ = ("_steps",)
-    asks = True  # its recorder, for the followers; see followed_step
 
     def __init__(self, recorder: Recorder, steps: AutomaticSteps) -> None:
         super().__init__(recorder)

@@ -31,7 +31,6 @@ class ClipWatch:
     """
 
     def __init__(self, listener: Listener, torch: Any) -> None:
-        """Report clipping in this `torch` module to `listener`."""
         self._torch = torch
         self._compiling: Callable[[], bool] = (
             getattr(torch.compiler, "is_dynamo_compiling", None) or torch._dynamo.is_compiling  # noqa: SLF001 - older torch

@@ -42,7 +42,6 @@ class Shield:
     __slots__ = ("_kind", "_notices", "_remedy", "_task", "failed")
 
     def __init__(self, notices: Complaints, kind: str, task: str, remedy: str) -> None:
-        """Report to `notices`; see `Complaints.shield`."""
         self._notices, self._kind, self._task, self._remedy = notices, kind, task, remedy
         self.failed = False
         """Whether an exception was caught."""

@@ -13,6 +13,8 @@ from stepscope.core.columns import RowSchema, encode_names, encode_schema
 from stepscope.core.records import FIRST_SCHEMA, MAX_SCHEMAS, RECORD, SCHEMA_EVENT, SCHEMA_PAIRS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stepscope.recorder.hotpath import Layout
     from stepscope.recorder.mapping import Mapping
 
@@ -25,10 +27,9 @@ class TooManyNamesError(Exception):
 
 
 class Declarations:
-    """Provide layouts by names; past MAX_SCHEMAS, rows become (name id, value) pairs."""
+    """Provide layouts by names, declared in the schema file; past MAX_SCHEMAS, rows become (name id, value) pairs."""
 
     def __init__(self, mapping: Mapping, descriptor: int, max_names: int) -> None:
-        """Append to the open schema file `descriptor`; at most `max_names` distinct names."""
         self._mapping, self._descriptor, self._max_names = mapping, descriptor, max_names
         self._lock = threading.Lock()
         self._layouts: dict[tuple[tuple[str, ...], str], Layout] = {}
@@ -57,7 +58,7 @@ class Declarations:
         layout = self._layouts.get((names, kinds))
         if layout is not None:
             return layout
-        with _Patience(self._lock):
+        with _held(self._lock):
             if len(self._layouts) >= MAX_SCHEMAS:
                 return None
             self._admit(names)
@@ -71,7 +72,7 @@ class Declarations:
 
         A pair holds a float: durations ("q" in `kinds`) become seconds.
         """
-        with _Patience(self._lock):
+        with _held(self._lock):
             fresh = [name for name in dict.fromkeys(names) if name not in self._ids]
             if fresh:
                 self._admit(tuple(fresh))
@@ -94,7 +95,7 @@ class Declarations:
 
     def close(self) -> None:
         """Close the schema file; a late thread then fails to declare."""
-        with contextlib.suppress(TimeoutError), _Patience(self._lock):  # its current holder still needs the file
+        with contextlib.suppress(TimeoutError), _held(self._lock):  # its current holder still needs the file
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
                 os.close(descriptor)
@@ -115,18 +116,15 @@ class Declarations:
         return self._mapping.packer(shape), shape.size + self._mapping.overhead, number, True, plain
 
 
-class _Patience:
+@contextlib.contextmanager
+def _held(lock: threading.Lock) -> Iterator[None]:
     """Hold a lock, or give up after PATIENCE: a signal handler inside a declaration must not wait for itself."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(timeout=PATIENCE):
-            raise TimeoutError
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    if not lock.acquire(timeout=PATIENCE):
+        raise TimeoutError
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _append(descriptor: int, data: bytes) -> None:

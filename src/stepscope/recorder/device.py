@@ -43,16 +43,12 @@ class DeviceValues:
     """Capture device scalars; one pool of pinned slots per device type."""
 
     def __init__(self, slots: int = SLOTS) -> None:
-        """Reserve nothing until the first device value; with 0 slots none is ever captured."""
+        """Reserve nothing until the first device value; with 0 slots, capture none."""
         self._slots = slots
         self._pools: dict[str, TorchPool] = {}
 
     def take(self, value: Any) -> Arriving:
-        """Snapshot a device scalar.
-
-        Raises:
-            DeviceError: it is not a scalar, a graph is being captured, or too many are in flight.
-        """
+        """Snapshot a scalar; raise DeviceError if it is none, during graph capture, and if too many are in flight."""
         if not self._slots:
             raise DeviceError("values on a device are not taken; set recorder.device_values")
         is_jax = hasattr(type(value), "copy_to_host_async")
@@ -70,8 +66,7 @@ class JaxValue:
     """An immutable array: its reference is its snapshot."""
 
     def __init__(self, value: Any) -> None:
-        """Ask for the copy to the host, without waiting."""
-        value.copy_to_host_async()
+        value.copy_to_host_async()  # does not wait
         self._value = value
 
     def ready(self) -> bool:
@@ -91,31 +86,22 @@ class TorchPool:
         self._module = getattr(torch, kind, None)
         if self._module is None or not hasattr(self._module, "Event"):
             raise DeviceError(f"a {kind} device has no events; log float(value) where a wait does not matter")
-        self._memory = torch.empty(slots, dtype=torch.float64, pin_memory=True)
-        self._events = [self._module.Event() for _ in range(slots)]
-        self._free = list(range(slots))
+        self.memory = torch.empty(slots, dtype=torch.float64, pin_memory=True)
+        self.events = [self._module.Event() for _ in range(slots)]
+        self.free = list(range(slots))
 
     def take(self, value: Any) -> Arriving:
         """Copy the scalar into a free slot, after the work already queued."""
         capturing = getattr(self._module, "is_current_stream_capturing", None)
         if capturing is not None and capturing():
             raise DeviceError("a graph is being captured; log outside the captured region")
-        if not self._free:
+        if not self.free:
             raise DeviceError("too many device values are in flight; log less often")
-        slot = self._free[-1]
-        self._memory[slot].copy_(value.detach().reshape(()), non_blocking=True)
-        self._events[slot].record()
-        self._free.pop()  # only now: a copy that the device rejects costs no slot
+        slot = self.free[-1]
+        self.memory[slot].copy_(value.detach().reshape(()), non_blocking=True)
+        self.events[slot].record()
+        self.free.pop()  # only now: a copy that the device rejects costs no slot
         return TorchValue(self, slot)
-
-    def arrived(self, slot: int) -> bool:
-        """Return whether the copy into the slot has ended."""
-        return bool(self._events[slot].query())
-
-    def release(self, slot: int) -> float:
-        """Return the slot's value and free the slot."""
-        self._free.append(slot)
-        return float(self._memory[slot])
 
 
 class TorchValue:
@@ -124,13 +110,13 @@ class TorchValue:
     __slots__ = ("_pool", "_slot")
 
     def __init__(self, pool: TorchPool, slot: int) -> None:
-        """Remember the slot."""
         self._pool, self._slot = pool, slot
 
     def ready(self) -> bool:
-        """Return whether the copy has ended."""
-        return self._pool.arrived(self._slot)
+        """Return whether the copy into the slot has ended."""
+        return bool(self._pool.events[self._slot].query())
 
     def read(self) -> float:
         """Return the value and free the slot."""
-        return self._pool.release(self._slot)
+        self._pool.free.append(self._slot)
+        return float(self._pool.memory[self._slot])

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.names import clean
 from stepscope.core.redact import jsonable, redact
-from stepscope.core.ring import WORD_HEARTBEAT, WORD_REFUSED, WORD_STATUS
+from stepscope.core.ring import LONG_PHASES, WORD_HEARTBEAT, WORD_PHASE, WORD_REFUSED, WORD_STATUS
 from stepscope.core.status import text_of
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.declarations import TooManyNamesError
 from stepscope.recorder.device import Arriving, DeviceError, DeviceValues, on_device
 from stepscope.recorder.hotpath import OTHER, Phase
-from stepscope.recorder.long_phase import make_phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +58,7 @@ class Intake:
         self.ring: Path | None = None
         """Path of the ring; the watcher's messages are beside it."""
         self._devices = devices or DeviceValues()
-        self._told = 0
+        self._printed = 0
         self._max_events, self._window, self._events = max_events, 0, 0
 
     def take(self, recorder: Recorder, values: Any, step: Any, now: int) -> None:
@@ -260,7 +259,8 @@ class Intake:
             cause = "it is odd, too long or one too many"
             self.count(recorder, "phase", f"cannot use the phase name {_shown(name)}: {cause}; use few plain names")
             return Phase(recorder, OTHER)
-        return self.phases.setdefault(cleaned, make_phase(recorder, cleaned))
+        kind = LongPhase if cleaned in LONG_PHASES else Phase
+        return self.phases.setdefault(cleaned, kind(recorder, cleaned))
 
     def step_layout(self, key: tuple[Any, ...]) -> Layout:
         """Return the layout of a step's row; `key` is its phases in order, then whether it has samples."""
@@ -300,8 +300,8 @@ class Intake:
     def hear(self, words: memoryview) -> None:
         """Print the watcher's messages, once."""
         status = words[WORD_STATUS]
-        if status != self._told:
-            self._told = status
+        if status != self._printed:
+            self._printed = status
             text = text_of(status, self.ring)
             if text:
                 tell(text)
@@ -317,6 +317,28 @@ class Intake:
         if refused:
             recorder._words[WORD_REFUSED] += 1
         self.complaints.say(kind, message)
+
+
+class LongPhase(Phase):
+    """A phase in the ring's header while it is open, so that the watcher does not mistake missing steps for a hang."""
+
+    __slots__ = ("_before", "_number")
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        super().__init__(recorder, name)
+        self._number = LONG_PHASES[name]
+        self._before: list[int] = []
+
+    def __enter__(self) -> None:
+        """Open the phase; a nested one hides it until it ends."""
+        super().__enter__()
+        words = self._recorder._words
+        self._before.append(words[WORD_PHASE])
+        words[WORD_PHASE] = self._number
+
+    def __exit__(self, *_: object) -> None:
+        self._recorder._words[WORD_PHASE] = self._before.pop() if self._before else 0
+        super().__exit__()
 
 
 def _is_from_handler(error: BaseException) -> bool:

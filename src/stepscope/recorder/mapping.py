@@ -80,9 +80,7 @@ def create(
     """Create a ring at `path` that is reserved, mapped and locked before any process can find it.
 
     `is_welcome` is called once its space is reserved: of several ranks that start at once, each then sees the others.
-
-    Raises:
-        OSError: there is no space for it, or no permission.
+    Raises OSError if there is no space or no permission.
     """
     hidden = path.with_name(f".{path.name}.new")
     descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

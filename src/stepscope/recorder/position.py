@@ -28,13 +28,12 @@ SIDE_ROWS = 256
 
 
 class RingPosition(State):
-    """The writer's state in its ring; the hot path reads and moves it."""
+    """The writer's state in its ring; the hot path reads and moves it. Without a ring, nothing is ever written."""
 
     # Past thirty attributes a plain object finds them by hash: the rest of what a step reads is in slots as well.
     __slots__ = ("_base", "_buffer", "_is_plain", "_segment", "_waiting", "overflow")
 
     def __init__(self, mapping: Mapping) -> None:
-        """Start at the beginning of an empty ring; without a ring there is no token, and nothing is ever written."""
         self.recording = mapping.path is not None
         self._tokens: list[Any] = [True] if self.recording else []
         self._side: deque[tuple[Any, ...]] = deque()

@@ -15,8 +15,8 @@ from stepscope.core.errors import in_words
 from stepscope.core.events import USER, WRITTEN_BY
 from stepscope.core.places import HELD
 from stepscope.core.provided import provided
+from stepscope.recorder.automatic import make_step
 from stepscope.recorder.complaints import Complaints, tell
-from stepscope.recorder.followed_step import make_step
 from stepscope.recorder.hotpath import Recorder
 from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping
@@ -26,7 +26,7 @@ from stepscope.session.histogram import describe_array
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from stepscope.recorder.followed_step import Follower
+    from stepscope.recorder.automatic import StepFollower
     from stepscope.session.stacks import Stacks
     from stepscope.session.watching import Watch
 
@@ -73,7 +73,7 @@ class Run(Recorder):
         """Whether `stepscope run` started it."""
         self._pid = os.getpid()
         self._ends = [True]
-        self.followers: tuple[Follower, ...] = ()
+        self.followers: tuple[StepFollower, ...] = ()
         """Notified when a step has ended; see `follow`."""
 
     @classmethod
@@ -94,7 +94,7 @@ class Run(Recorder):
     def own_event(self, kind: str, **fields: Any) -> None:
         """Record what Stepscope itself observed; like `event`, for our own integrations."""
         step = self._intake.step(self, fields.pop("step", None))
-        at = self._now_step() if step is None else step
+        at = self.step_index if step is None else step
         self._intake.event(self, {"kind": kind, **fields}, at, time.monotonic_ns())
 
     def histogram(self, name: str, values: Any, step: int | None = None, bins: int = 64) -> None:
@@ -110,7 +110,7 @@ class Run(Recorder):
             cause = in_words(error, 200)
             self._intake.count(self, "histogram", f"cannot take the histogram of {name!r}: {cause}; pass an array")
             return
-        at = self._now_step() if step is None else step
+        at = self.step_index if step is None else step
         self._intake.event(self, {"kind": "histogram", "name": name, **fields}, at, time.monotonic_ns())
 
     def watch(self, *objects: Any) -> None:
@@ -150,12 +150,12 @@ class Run(Recorder):
         """
         return provided("profile")(self, steps, **options)
 
-    def follow(self, follower: Follower) -> None:
+    def follow(self, follower: StepFollower) -> None:
         """Call `follower.step_ended()` after each step, from the next one on, until `unfollow`."""
         self.followers = (*self.followers, follower)
         self._step = make_step(self, self.followers)
 
-    def unfollow(self, follower: Follower) -> None:
+    def unfollow(self, follower: StepFollower) -> None:
         """Stop calling `follower`; an unknown one is ignored."""
         self.followers = tuple(other for other in self.followers if other is not follower)
         self._step = make_step(self, self.followers)
@@ -228,7 +228,7 @@ class Run(Recorder):
         overflow.close()
 
     def _retire(self, state: int) -> None:
-        """Stop recording: a thread that is writing finishes its row, later calls do nothing."""
+        """Stop recording: a thread that is writing completes its row, later calls do nothing."""
         if self.overflow is not None:
             self.overflow.is_closing = True
         deadline = time.monotonic() + RETIRE_SECONDS
@@ -240,7 +240,7 @@ class Run(Recorder):
 
     def say_farewell(self, end: str) -> None:
         """Print the summary of the run, on a terminal; `end` says how it ended, empty if unknown."""
-        name, steps = self.name or self.id, self._now_step() + 1
+        name, steps = self.name or self.id, self.step_index + 1
         card.show(self.path, name, steps, end, rank=self.rank, launched=self.is_launched)
 
     def disarm(self) -> None:
@@ -272,14 +272,10 @@ class Run(Recorder):
 
     @property
     def step_index(self) -> int:
-        """Return the step of an event that is recorded now."""
-        return self._now_step()
-
-    def _now_step(self) -> int:
+        """The step of an event that is recorded now."""
         return self._index - 1 if self._counting and self._index else self._index
 
     def __enter__(self) -> Self:
-        """Return the run itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -287,7 +283,6 @@ class Run(Recorder):
         self.finish(None if isinstance(error, SystemExit) and error.code in {None, 0} else error)
 
     def __repr__(self) -> str:
-        """Say which run this is."""
         return f"<stepscope run {self.id or '(off)'} rank {self.rank} in {self.path}>"
 
 
