@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.places import REQUEST_SUFFIX
 from stepscope.session.opening import init
-from stepscope.session.requests import MAX_BYTES, Request, Requests, place
+from stepscope.session.requests import MAX_BYTES, ProfileRequest, Requests, place
 
 
 @pytest.fixture
@@ -22,17 +22,17 @@ def test_request_is_taken_once(path):
     """A request is found once, as it was asked, and its file is gone; it is readable by this user only."""
     requests = Requests(path)
     assert requests.due() is None
-    place(path, Request("r1", {"steps": 5}))
+    place(path, ProfileRequest("r1", {"steps": 5}))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert requests.due() == Request("r1", {"steps": 5})
+    assert requests.due() == ProfileRequest("r1", {"steps": 5})
     assert requests.due() is None
     assert list(path.parent.iterdir()) == []
 
 
 def test_later_request_replaces_one_that_nobody_took(path):
     """Of two requests that nobody took the later one counts."""
-    place(path, Request("r1", {}))
-    place(path, Request("r2", {}))
+    place(path, ProfileRequest("r1", {}))
+    place(path, ProfileRequest("r2", {}))
     assert Requests(path).due().id == "r2"
 
 
@@ -57,7 +57,7 @@ def test_nonsense_is_thrown_away(path, content):
 def test_any_content_is_a_request_or_a_value_error(content):
     """Whatever the file holds, it is a request or refused by a ValueError."""
     with contextlib.suppress(ValueError):
-        assert isinstance(Request.decode(content), Request)
+        assert isinstance(ProfileRequest.decode(content), ProfileRequest)
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
@@ -79,7 +79,7 @@ def test_run_answers_a_request(started, monkeypatch):
     asked, events = [], []
     monkeypatch.setattr(type(run), "profile", lambda self, **options: asked.append(options))
     monkeypatch.setattr(type(run), "own_event", lambda self, kind, **fields: events.append((kind, fields)))
-    place(run._mapping.path.with_suffix(REQUEST_SUFFIX), Request("r1", {"steps": 5}))
+    place(run._mapping.path.with_suffix(REQUEST_SUFFIX), ProfileRequest("r1", {"steps": 5}))
     run._due = 0
     run.log(loss=1.0)
     run.log(loss=1.0)

@@ -159,7 +159,7 @@ def test_a_training_tells_the_token_to_its_user_only(monkeypatch, private):
     """On a terminal or in a notebook it prints the whole address; in a log, which others may read, the token's file."""
     write_private(token_path(8080), f"{new_token()}\n")
     token = kept_token(token_path(8080))
-    told = page.told("http://[::1]:8080/", private=private)
+    told = page.notice_of("http://[::1]:8080/", private=private)
     assert (token in told) is private
     assert private or str(token_path(8080)) in told
     monkeypatch.setitem(sys.modules, "ipykernel", sys)

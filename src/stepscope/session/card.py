@@ -51,16 +51,10 @@ def show(
     launched: bool = False,
     stream: TextIO | None = None,
 ) -> None:
-    """Print the summary of a run that has ended: on its first rank, on a terminal, and never raising.
+    """Print the summary of a run that has ended, on its first rank and on a terminal. Never raises.
 
-    Args:
-        path: the run's folder.
-        name: display name.
-        steps: completed steps.
-        end: how it ended, in words; empty if unknown before the process is gone.
-        rank: of this process.
-        launched: by `stepscope run`: without a terminal, one line says where the run is.
-        stream: standard error by default.
+    `end` says how it ended; it is empty if that is unknown before the process is gone. `launched` runs, those of
+    `stepscope run`, print one line that says where they are, even without a terminal.
     """
     stream = sys.stderr if stream is None else stream
     try:

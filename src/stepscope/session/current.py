@@ -3,22 +3,69 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.endings import end_of
-from stepscope.core.redact import jsonable
+from stepscope.core.redact import jsonable, redact
 from stepscope.recorder.complaints import tell
-from stepscope.session.later_facts import LaterFacts
 from stepscope.session.run import END_SECONDS, Run
+from stepscope.store.layout import RunFolder, replace
+from stepscope.store.meta import MOST_LATER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from stepscope.recorder.hotpath import Data, Phase, Step
+
+
+class LaterFacts:
+    """Facts learned after a run started: the values its script was called with, and the script's name for the run.
+
+    A thread writes them beside run.json, so that no call waits for a disk. Safe to call from any thread; never raises.
+    """
+
+    def __init__(self, run: Run) -> None:
+        """Start with none; only the first rank writes."""
+        self._file = RunFolder(run.path).later_file if run.recording and run.rank == 0 else None
+        self._facts: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._writer: threading.Thread | None = None
+
+    def add(self, config: Mapping[str, Any], name: str | None) -> None:
+        """Add settings, which replace earlier ones of the same name, and the name of the run."""
+        if self._file is None:
+            return
+        with self._lock:
+            if config:
+                self._facts["config"] = {**self._facts.get("config", {}), **redact(jsonable(dict(config)))}
+            if name:
+                self._facts["name"] = str(name)
+        self._writer = threading.Thread(target=self._write, args=(self._file,), name="stepscope-facts", daemon=True)
+        self._writer.start()
+
+    def _write(self, file: Path) -> None:
+        with self._lock:
+            text = json.dumps(self._facts, default=str).encode()
+            problem: object = f"they are {len(text)} bytes long" if len(text) > MOST_LATER else None
+            try:
+                if problem is None:
+                    replace(file, text)
+            except OSError as error:
+                problem = error
+        if problem is not None:
+            tell(f"cannot keep the settings of the script: {problem}; pass them to init(config=...)")
+
+    def settle(self, seconds: float) -> None:
+        """Wait until the facts are written, at most this many seconds."""
+        if self._writer is not None:
+            self._writer.join(seconds)
 
 
 class Current:

@@ -10,7 +10,7 @@ from stepscope.core import ring, status
 from stepscope.core.clock import Clock, boot_id, read_pair
 from stepscope.core.places import HELD
 from stepscope.recorder.complaints import tell
-from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
+from stepscope.store.drain import Drain, OwnRows, RingBusyError, Stream
 from stepscope.store.layout import RunFolder, Writer, node_name
 from stepscope.store.salvage import Ending, end_rank
 
@@ -36,12 +36,11 @@ class DrainThread(threading.Thread):
         """Drain until stopped, then a last time."""
         try:
             stream = Stream(self._ring_path, 0)
-        except (BusyError, OSError, ValueError) as error:
+        except (RingBusyError, OSError, ValueError) as error:
             tell(f"cannot write the run: {error}; its rows stay in shared memory")
             return
-        stream.reader.set_word(
-            ring.WORD_HEARTBEAT, time.monotonic_ns()
-        )  # a process that finds us gone need not wait for us
+        # A process that finds us gone need not wait for us.
+        stream.reader.set_word(ring.WORD_HEARTBEAT, time.monotonic_ns())
         writer = Writer(node_name(self._places.disk, boot_id()), stream.identity.attempt)
         drain = Drain(self._folder, writer, OwnRows(-1 - stream.identity.node_rank, time.monotonic_ns()))
         ending = Ending()

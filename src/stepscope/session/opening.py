@@ -106,8 +106,7 @@ def _show(root: Path, config: Config | Defaults) -> None:
     """Serve the page of the runs below `root`, in a separate process."""
     from stepscope.session.page import serve_beside  # most runs do not need it
 
-    metrics = ",".join(config.get("web.metrics"))
-    more = (str(config.get("web.refresh_interval")), metrics)
+    more = (str(config.get("web.refresh_interval")), ",".join(config.get("web.metrics")))
     serve_beside(root, str(config.get("web.host")), int(config.get("web.port")), *more)
 
 
@@ -199,7 +198,6 @@ def _facts(
     project: str, name: str | None, config: Any, identity: Identity, chosen: Config | Defaults
 ) -> dict[str, Any]:
     """Return the content of run.json."""
-    context = describe(os.environ, argv=sys.argv, config=config)
     return {
         "format": FORMAT_VERSION,
         "id": identity.run_id,
@@ -208,7 +206,7 @@ def _facts(
         "source": identity.source,
         "world_size": identity.world_size,
         "created": time.time_ns() // 1000,
-        **context,
+        **describe(os.environ, argv=sys.argv, config=config),
         "settings": redact(jsonable(chosen.shown())),
     }
 
@@ -223,18 +221,13 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Config 
     devices = DeviceValues() if config.get("recorder.device_values") else DeviceValues(0)
     intake = Intake(declarations, Complaints(), config.get("recorder.max_events_per_second"), devices)
     overflow = _overflow(mapping, places, config.get("recorder.spill_bytes"))
-    watch = Watch(
-        folder.path,
-        (_watcher_settings(config),),
-        is_drained=partial(_is_drained, mapping),
-        count_lost=overflow.lost,
-    )
+    settings = (_watcher_settings(config),)
+    watch = Watch(folder.path, settings, is_drained=partial(_is_drained, mapping), count_lost=overflow.lost)
     assert mapping.path is not None  # noqa: S101 - just made
     requests = Requests(mapping.path.with_suffix(REQUEST_SUFFIX))
     run = Run(
         mapping, intake, run_id=identity.run_id, path=folder.path, rank=identity.rank, attempt=attempt, watch=watch
     )
-
     run.overflow = overflow
 
     def look(heartbeat: int, now: int) -> None:
@@ -267,7 +260,7 @@ def _make_ring(
         try:
             place = private_directory(places.of_run(str(folder.path), root))
             facts = partial(_ring_identity, folder, identity, attempt, places.disk / place.name)
-            welcome = partial(_is_welcome, places) if root == places.shared else lambda: True
+            welcome = (lambda: choose_root(places, 0) == places.shared) if root == places.shared else lambda: True
             return _ring_in(place, size, f"{attempt}.{identity.rank}", facts, welcome)
         except OSError as error:
             problem = error
@@ -295,10 +288,6 @@ def _is_drained(mapping: Mapping) -> bool:
         return sys.platform != "linux" or lock_holder(mapping.descriptor, ring.LOCK_READER) is not None
     except OSError:  # a file system without such locks
         return True
-
-
-def _is_welcome(places: Places) -> bool:
-    return choose_root(places, 0) == places.shared
 
 
 def _ring_in(
@@ -354,8 +343,7 @@ def _watcher_settings(config: Config | Defaults) -> str:
     """Return the part of the configuration that the watcher needs, as JSON."""
     sections = ("watcher.", "samplers.", "store.", "exporters.")
     chosen = {key: config.get(key) for key in VALUES if key.startswith(sections)}
-    chosen[EVENT_FILES] = os.path.abspath(
-        chosen[EVENT_FILES] or "tensorboard"
-    )  # the watcher may start in another folder
+    # Absolute paths: the watcher may start in another folder.
+    chosen[EVENT_FILES] = os.path.abspath(chosen[EVENT_FILES] or "tensorboard")
     chosen[BOARD] = os.path.abspath(chosen[BOARD]) if chosen[BOARD] else ""
     return json.dumps(chosen)

@@ -39,13 +39,7 @@ def serve_beside(
 ) -> None:
     """Start a server for the runs below `root`, unless there is one; report the page's address. Never raises.
 
-    Args:
-        root: folder of the projects.
-        host: address to listen on.
-        port: the first to try.
-        *more: further arguments of the server: seconds between updates, metrics shown first.
-        start: starts one of our programs.
-        say: prints to the user.
+    `port` is the first to try; `more` are arguments of the server: seconds between updates, metrics shown first.
     """
     try:
         lock = lock_path(root)
@@ -55,18 +49,17 @@ def serve_beside(
             write_private(token_path(chosen), f"{token_to_ask_for(host)}\n")
             start(MODULE, str(root), host, str(chosen), str(lock), *more)
             there = f"http://{bracketed(host)}:{chosen}/"
-        said = told(there, private=is_private())
+        notice = notice_of(there, private=is_private())
     except (OSError, SpawnError, StepscopeError) as error:
         say(f"cannot serve the page: {error}; `stepscope serve {root}` does it in a terminal of its own")
         return
-    say(said)
+    say(notice)
 
 
-def told(address: str, *, private: bool) -> str:
+def notice_of(address: str, *, private: bool) -> str:
     """Return the sentence with the page's address; its token only where other people cannot read it.
 
-    Raises:
-        OSError: the token of that server cannot be found.
+    Raises OSError if the token of that server cannot be found.
     """
     file = token_path(int(address.rstrip("/").rpartition(":")[2]))
     if private:
@@ -100,9 +93,7 @@ def address_in(lock: Path) -> str | None:
 def free_port(host: str, port: int) -> int:
     """Return the first free port from `port` on, or any.
 
-    Raises:
-        OSError: this machine does not have the address.
-        StepscopeError: no port is free.
+    Raises OSError if this machine does not have the address, StepscopeError if no port is free.
     """
     for candidate in [*range(port, min(port + PORTS, 65536)), 0] if port else [0]:
         family, kind, _, _, place = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0]

@@ -28,8 +28,8 @@ _KEPT: list[Any] = []
 """The previous `__main__` module: its objects must live as long as the process."""
 
 
-class Program(NamedTuple):
-    """A program that was found and is ready to run."""
+class FoundProgram(NamedTuple):
+    """A program that is ready to run."""
 
     name: str
     """Value of sys.argv[0]."""
@@ -41,12 +41,8 @@ class Program(NamedTuple):
     """The module's `__file__`, `__spec__` and similar attributes."""
 
 
-def find_script(path: str) -> Program:
-    """Find a script by its path; a folder runs its `__main__.py`.
-
-    Raises:
-        UsageError: there is none, or Python cannot read it.
-    """
+def find_script(path: str) -> FoundProgram:
+    """Find a script by its path, in a folder its `__main__.py`; raise UsageError if Python cannot read it."""
     file = os.path.abspath(os.path.join(path, f"{MAIN}.py") if os.path.isdir(path) else path)
     try:
         with io.open_code(file) as stream:
@@ -56,15 +52,11 @@ def find_script(path: str) -> Program:
     loader = importlib.machinery.SourceFileLoader(MAIN, file)
     facts = {"__file__": file, "__spec__": None, "__package__": None, "__cached__": None, "__loader__": loader}
     folder = path if os.path.isdir(path) else os.path.dirname(os.path.realpath(file))
-    return Program(path, partial(loader.source_to_code, source, file), folder, facts)
+    return FoundProgram(path, partial(loader.source_to_code, source, file), folder, facts)
 
 
-def find_module(name: str) -> Program:
-    """Find a module by its name; a package runs its `__main__`.
-
-    Raises:
-        UsageError: there is none, or it cannot be run.
-    """
+def find_module(name: str) -> FoundProgram:
+    """Find a module by its name, of a package its `__main__`; raise UsageError if it cannot be run."""
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.getcwd()
     try:
@@ -78,7 +70,7 @@ def find_module(name: str) -> Program:
         raise UsageError(f"run the module {name}", "there is no such module", "install it, or name a script")
     facts = {"__file__": spec.origin, "__spec__": spec, "__package__": spec.parent, "__cached__": spec.cached}
     code = partial(_code_of, loader, spec.name)
-    return Program(spec.origin or name, code, os.getcwd(), {**facts, "__loader__": loader})
+    return FoundProgram(spec.origin or name, code, os.getcwd(), {**facts, "__loader__": loader})
 
 
 def _code_of(loader: importlib.abc.InspectLoader, name: str) -> CodeType:
@@ -88,7 +80,7 @@ def _code_of(loader: importlib.abc.InspectLoader, name: str) -> CodeType:
     return code
 
 
-def prepare(program: Program, arguments: list[str]) -> ModuleType:
+def prepare(program: FoundProgram, arguments: list[str]) -> ModuleType:
     """Set the module `__main__`, sys.argv and sys.path for the program; return the module."""
     module = ModuleType(MAIN)
     module.__dict__.update(program.facts, __builtins__=sys.modules["builtins"])
@@ -100,7 +92,7 @@ def prepare(program: Program, arguments: list[str]) -> ModuleType:
     return module
 
 
-def execute(program: Program, module: ModuleType) -> int:
+def execute(program: FoundProgram, module: ModuleType) -> int:
     """Run the program to its end. Exceptions propagate; an error's traceback is shown without our frames."""
     code: CodeType | None = None
     try:

@@ -10,6 +10,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stepscope.store.layout import replace
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -21,7 +23,7 @@ TAKEN, STARTED = "profile_requested", "profile_started"
 """Kinds of the events that a request was accepted, and that its profile has started."""
 
 
-class Request(NamedTuple):
+class ProfileRequest(NamedTuple):
     """A requested profile."""
 
     id: str
@@ -33,12 +35,8 @@ class Request(NamedTuple):
         return json.dumps({"profile": self.options, "id": self.id}).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Request:
-        """Read the content of the file.
-
-        Raises:
-            ValueError: it is not a request.
-        """
+    def decode(cls, data: bytes) -> ProfileRequest:
+        """Read the content of the file; raise ValueError if it is not a request."""
         try:
             facts = json.loads(data)
             return cls(str(facts["id"])[:64], dict(facts["profile"].items()))
@@ -46,29 +44,18 @@ class Request(NamedTuple):
             raise ValueError(f"no request: {error}") from None
 
 
-def place(path: Path, request: Request) -> None:
-    """Put a request atomically where the process looks for it; an unanswered older one is replaced.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, request.encode())
-    finally:
-        os.close(descriptor)
-    os.replace(part, path)
+def place(path: Path, request: ProfileRequest) -> None:
+    """Put a request atomically where the process looks for it, in place of an unanswered one; raise OSError if not."""
+    replace(path, request.encode())
 
 
 class Requests:
-    """The requests to one process."""
+    """The requests to one process, in the file at `path`."""
 
     def __init__(self, path: Path) -> None:
-        """Look for them at `path`."""
         self._path = os.fspath(path)
 
-    def due(self) -> Request | None:
+    def due(self) -> ProfileRequest | None:
         """Return the request that has come since the last call, if there is one; never raises."""
         try:
             os.stat(self._path)
@@ -81,7 +68,7 @@ class Requests:
             finally:
                 os.close(descriptor)
             os.unlink(self._path)  # before it is read: an unreadable request must not come again
-            return Request.decode(data)
+            return ProfileRequest.decode(data)
         except (OSError, ValueError):  # the sender gets no answer, and reports that
             return None
 

@@ -17,10 +17,9 @@ _LEFT: list[int] = []
 
 
 class Stacks:
-    """The handler while it is installed."""
+    """The handler while it is installed; `register` installs it."""
 
     def __init__(self, descriptor: int, number: int, *, removable: bool) -> None:
-        """Take over the file and the signal; use `register`."""
         self._descriptor, self._number, self._removable = descriptor, number, removable
 
     def unregister(self) -> None:

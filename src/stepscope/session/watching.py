@@ -39,7 +39,7 @@ class Watch:
         is_drained: Callable[[], bool] = lambda: True,
         count_lost: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Watch the run in `folder`; `arguments` is the watcher's pace.
+        """Watch the run in `folder`; `arguments` is the watcher's configuration.
 
         `is_drained` returns whether a process holds the ring's consumer lock, `count_lost` how many rows are lost.
         """

@@ -14,7 +14,7 @@ from stepscope.alerts import actions as alert_actions
 from stepscope.core import ring
 from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.places import REQUEST_SUFFIX
-from stepscope.session.requests import Request, place
+from stepscope.session.requests import ProfileRequest, place
 from stepscope.store.layout import replace
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Acting:
                 stream.reader.set_word(ring.WORD_STOP, 1)
         else:  # the first rank of this node is profiled
             steps = int(action.options.get("steps", alert_actions.PROFILE_STEPS))
-            request = Request(f"alert-{alert.get('alert', '')}", {"steps": steps})
+            request = ProfileRequest(f"alert-{alert.get('alert', '')}", {"steps": steps})
             place(streams[0].path.with_suffix(REQUEST_SUFFIX), request)
         return ""
 

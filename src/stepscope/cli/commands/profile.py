@@ -23,7 +23,7 @@ from stepscope.core.events import ours
 from stepscope.core.numbers import format_count, format_duration, format_value
 from stepscope.core.places import REQUEST_SUFFIX, find_places
 from stepscope.core.terminal_text import cut, plain
-from stepscope.session.requests import STARTED, TAKEN, Request, place
+from stepscope.session.requests import STARTED, TAKEN, ProfileRequest, place
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
 
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     """Ask, wait, print the answer."""
     past = open_run(options.run, options.dir)
     target = find_target(past, options.rank, find_places())
-    request = Request(os.urandom(8).hex(), _wanted(options))
+    request = ProfileRequest(os.urandom(8).hex(), _wanted(options))
     path = target.path.with_suffix(REQUEST_SUFFIX)
     place(path, request)
     try:

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     return lambda: _execute(found, module)
 
 
-def _execute(found: program.Program, module: ModuleType) -> int:
+def _execute(found: program.FoundProgram, module: ModuleType) -> int:
     """Run the program; keep how it ended for the card of the run."""
     try:
         code = program.execute(found, module)
