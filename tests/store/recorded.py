@@ -31,10 +31,11 @@ class OwnStream(Stream):
     """A stream that is closed once, at the latest when nobody needs it any more."""
 
     _schema_descriptor = _descriptor = -1
+    _spill = _wake = None
 
     def close(self):
         super().close()
-        self._descriptor = self._schema_descriptor = -1
+        self._descriptor = self._schema_descriptor = self._wake = -1
 
     __del__ = close
 
@@ -51,6 +52,18 @@ class Recorded:
         self.writer = writer
         self.stream = OwnStream(self.rig.path, number)
         self.drain_ = Drain(self.folder, writer, OwnRows(-1, 0))
+
+    def close(self):
+        """Close every file; once is enough."""
+        self.stream.close()
+        self.rig.close()
+        file, self.drain_.file = self.drain_.file, None
+        if file is not None:
+            file.close()
+
+    def __del__(self):
+        if hasattr(self, "drain_"):
+            self.close()
 
     def drain(self, pair=PAIR, limit=1 << 20):
         """Move everything to the tail; return the number of rows."""

@@ -237,6 +237,7 @@ def test_round_trip(tmp_path_factory, rows):
             recorded.drain()
     recorded.drain()
     assert decoded_values(recorded.tail_bytes()) == expected
+    recorded.close()
 
 
 def test_rows_that_come_twice_in_one_frame_are_taken_once():
