@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from stepscope.store import compact, seal, sealed
-from stepscope.store.compact import Limits, plan
+from stepscope.store.compact import MergeLimits, plan
 from stepscope.store.layout import RunFolder, Writer
 from stepscope.store.points import NO_NS, Points
 from stepscope.store.reader import Past
@@ -225,7 +225,7 @@ def test_a_long_series_out_of_order_is_left_alone(folder):
     points = steady(series=1)
     for number in range(8):
         add(folder, points, number)
-    assert compact.compact(folder, WRITER, Limits(slice_points=4096)) == []
+    assert compact.compact(folder, WRITER, MergeLimits(slice_points=4096)) == []
     assert len(visible(folder)) == 8
 
 
@@ -332,7 +332,7 @@ def test_a_failed_merge_does_not_fail_the_sealing(folder, monkeypatch, capsys):
     assert "cannot merge sealed files" in capsys.readouterr().err
 
 
-def grown(sizes, share=200, limits=Limits()) -> tuple[float, int, int]:  # noqa: B008 (immutable)
+def grown(sizes, share=200, limits=MergeLimits()) -> tuple[float, int, int]:  # noqa: B008 (immutable)
     """Seal units of these sizes one by one; return how often a point is rewritten, the most often, the most units."""
     units: list[tuple[int, int]] = []
     cost = most = 0
@@ -373,7 +373,7 @@ def test_a_run_has_few_files_and_rewrites_little(sizes):
 
 def test_a_writer_beside_many_others_keeps_sixteen():
     """However many units the others have, the price stays bounded."""
-    share, dice = Limits().share(10_000), random.Random(4)
+    share, dice = MergeLimits().share(10_000), random.Random(4)
     average, _, units = grown([dice.randint(1000, 100_000) for _ in range(500)], share)
     assert units <= share == 16
     assert average < 6
@@ -381,9 +381,9 @@ def test_a_writer_beside_many_others_keeps_sixteen():
 
 def test_units_do_not_outgrow_the_largest_size():
     """Eight million points are one unit at most, until that would make too many units."""
-    groups = plan([[1 << 20] * 40], Limits(), 200)
+    groups = plan([[1 << 20] * 40], MergeLimits(), 200)
     assert [group.points for group in groups] == [8 << 20] * 5
-    assert Limits().cap(800_000_000, 200) == 10_000_000
+    assert MergeLimits().cap(800_000_000, 200) == 10_000_000
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from stepscope.core import ring
 from stepscope.core.records import RECORD
 from stepscope.store import drain as drain_module
-from stepscope.store.drain import BusyError, OwnRows, Stream
+from stepscope.store.drain import OwnRows, RingBusyError, Stream
 from stepscope.store.layout import Writer
 from tests.store.faults import ERRNOS, Disk
 from tests.store.locks import held
@@ -165,7 +165,7 @@ def test_next_consumer_goes_on(recorded):
 def test_one_consumer(recorded):
     """A ring that another process consumes is busy; when that ends it is free."""
     recorded.stream.close()
-    with held(recorded.rig.path, ring.LOCK_READER), pytest.raises(BusyError):
+    with held(recorded.rig.path, ring.LOCK_READER), pytest.raises(RingBusyError):
         Stream(recorded.rig.path, 0)
     Stream(recorded.rig.path, 0).close()
 
@@ -268,7 +268,7 @@ def test_fault_at_every_call(tmp_path, length, shift):
         check(recorded)
         assert disk.failed > 0 or first > disk.calls - length
         first, calls = first + 1, disk.calls
-        recorded.stream.close()
+        recorded.close()
 
 
 def test_full_disk_that_is_emptied(recorded, monkeypatch):

@@ -17,7 +17,7 @@ from stepscope.store.retention import (
     DAY,
     GIB,
     Candidate,
-    Limits,
+    RetentionLimits,
     apply,
     clear,
     find_candidates,
@@ -62,11 +62,11 @@ def candidate(name, days, size=GIB, running=False):
 @pytest.mark.parametrize(
     ("limits", "gone"),
     [
-        (Limits(), []),
-        (Limits(max_age_days=2.5), ["three"]),
-        (Limits(max_runs=1), ["three", "two"]),
-        (Limits(max_size_gb=2.0), ["three"]),
-        (Limits(max_size_gb=0.5, max_runs=2), ["three", "two", "one"]),
+        (RetentionLimits(), []),
+        (RetentionLimits(max_age_days=2.5), ["three"]),
+        (RetentionLimits(max_runs=1), ["three", "two"]),
+        (RetentionLimits(max_size_gb=2.0), ["three"]),
+        (RetentionLimits(max_size_gb=0.5, max_runs=2), ["three", "two", "one"]),
     ],
 )
 @pytest.mark.promise("S1-059")
@@ -79,8 +79,8 @@ def test_oldest_go_first_until_the_limits_hold(limits, gone):
 def test_a_running_run_counts_and_stays():
     """A running run counts towards the limits, and a younger one goes in its place."""
     found = [candidate("old", 9, running=True), candidate("young", 1)]
-    assert names(plan(found, Limits(max_runs=1), NOW)) == ["young"]
-    assert names(plan(found, Limits(max_age_days=5), NOW)) == []
+    assert names(plan(found, RetentionLimits(max_runs=1), NOW)) == ["young"]
+    assert names(plan(found, RetentionLimits(max_age_days=5), NOW)) == []
 
 
 runs = st.builds(
@@ -90,7 +90,7 @@ runs = st.builds(
     st.floats(NOW - 100 * DAY, NOW),
     st.booleans(),
 )
-limits_ = st.builds(Limits, st.floats(0, 10), st.floats(0, 50), st.integers(0, 10))
+limits_ = st.builds(RetentionLimits, st.floats(0, 10), st.floats(0, 50), st.integers(0, 10))
 
 
 @given(st.lists(runs, max_size=12, unique_by=lambda run: run.path), limits_)
@@ -108,7 +108,7 @@ def test_plan_keeps_within_the_limits(found, limits):
 
 def test_reasons_say_the_limit():
     """Each removal says which limit asks for it."""
-    [removal] = plan([candidate("old", 9)], Limits(max_age_days=5), NOW)
+    [removal] = plan([candidate("old", 9)], RetentionLimits(max_age_days=5), NOW)
     assert (removal.bytes, removal.reason) == (GIB, "older than 5 days")
 
 
@@ -153,7 +153,7 @@ def test_what_is_not_a_run_is_left_alone(tmp_path):
 def test_apply_removes_and_keeps(tmp_path):
     """Runs beyond the limits are deleted; the one to keep counts and stays, however old it is."""
     paths = {name: make_run(tmp_path, name, days) for name, days in (("old", 5), ("mid", 4), ("new", 1))}
-    gone = apply(tmp_path, Limits(max_runs=2), keep=[paths["old"]])
+    gone = apply(tmp_path, RetentionLimits(max_runs=2), keep=[paths["old"]])
     assert names(gone) == ["mid"]
     assert sorted(os.listdir(tmp_path / "p")) == ["new", "old"]
 
@@ -161,7 +161,7 @@ def test_apply_removes_and_keeps(tmp_path):
 def test_apply_without_limits_does_nothing(tmp_path):
     """No limit, no removal."""
     make_run(tmp_path, "old", days=500)
-    assert apply(tmp_path, Limits()) == []
+    assert apply(tmp_path, RetentionLimits()) == []
 
 
 @pytest.mark.promise("S1-059")
@@ -172,7 +172,7 @@ def test_size_limit_in_gib_is_of_the_documents_key(tmp_path):
     config = load(settings={"performance_tuning": {"max_database_size_gb": 0.001}})
     for name, days in (("old", 2), ("new", 1)):
         make_run(tmp_path, name, days, payload=700_000)
-    assert names(apply(tmp_path, Limits.of(config.values))) == ["old"]
+    assert names(apply(tmp_path, RetentionLimits.of(config.values))) == ["old"]
 
 
 def test_remove_follows_no_link(tmp_path):
@@ -288,7 +288,7 @@ def test_auto_cleanup_applies_the_limits_when_a_run_ends(tmp_path):
 
 
 def test_without_auto_cleanup_nothing_goes(tmp_path):
-    """Limits alone remove nothing when a run ends: that is asked for, or done by `stepscope gc`."""
+    """RetentionLimits alone remove nothing when a run ends: that is asked for, or done by `stepscope gc`."""
     old = make_run(tmp_path, "old", days=3)
     with stepscope.init(project="q", dir=tmp_path, store={"max_runs": 1}) as run:
         run.log(loss=1.0)

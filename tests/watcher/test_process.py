@@ -132,7 +132,7 @@ class FakeWatcher:
     def waker(self):
         return -1
 
-    def heed(self):
+    def clear_waker(self):
         """Nothing was heard."""
 
     def writer_alive(self):

@@ -65,7 +65,7 @@ def runs(dir: str | os.PathLike[str] | None = None) -> list[RunInfo]:  # noqa: A
     return sorted(found, key=lambda info: (info.created, info.id), reverse=True)
 
 
-class Found(NamedTuple):
+class LocatedRun(NamedTuple):
     """A run, and a remark on how it was found."""
 
     path: Path
@@ -76,7 +76,8 @@ class Found(NamedTuple):
 def ready_folder(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> RunFolder:
     """Find a run as `locate` does, and recover the rows of dead processes before anyone reads it."""
     path = find_run(run, root)
-    _await_quietly(path)
+    with contextlib.suppress(OSError):  # this machine has no runtime folder, so it has no ring
+        await_rows(find_places(), str(path))
     salvage_quietly()  # every ring: the run's path may have been spelt differently when it was recorded
     return RunFolder(path)
 
@@ -86,16 +87,14 @@ def find_run(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = 
     return locate(run, root).path
 
 
-def locate(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Found:
+def locate(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> LocatedRun:
     """Find a run below `root`, else in the default folder, else in any folder where this user has recorded runs.
 
-    Raises:
-        StepscopeError: there is no such run.
-        UsageError: several runs match.
+    Raises StepscopeError if there is no such run, UsageError if several match.
     """
     direct = Path(run).absolute()
     if (direct / RUN_FILE).is_file():
-        return Found(direct)
+        return LocatedRun(direct)
     text = os.fspath(run)
     base, is_given = chosen_root(root)
     if text == LATEST:
@@ -107,7 +106,7 @@ def locate(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = No
     for other in others:
         found = _named(other, text)
         if found is not None:
-            return Found(found.path, f"run {found.path.name} is in {other}")
+            return LocatedRun(found.path, f"run {found.path.name} is in {other}")
     more = f", nor in {len(others)} other folders of yours" if others else ""
     cause = f"no such folder, no such id and no such name in {base}{more}"
     raise StepscopeError(f"open run {text!r}", cause, "see `stepscope runs`")
@@ -118,24 +117,21 @@ def elsewhere(base: Path) -> list[Path]:
     return reachable([root.path for root in known_roots() if root.path != base][:MOST_ELSEWHERE])
 
 
-def _latest(base: Path, *, is_given: bool) -> Found:
+def _latest(base: Path, *, is_given: bool) -> LocatedRun:
     own = runs(base)
     if own:
-        return Found(own[0].path)
+        return LocatedRun(own[0].path)
     others = [] if is_given else elsewhere(base)
     found = [(info, other) for other in others for info in runs(other)]
     if not found:
         raise StepscopeError("open the latest run", f"there is none in {base}", "record one, or name its root")
     newest, other = max(found, key=lambda each: (each[0].state == "running", each[0].created))
-    return Found(newest.path, f"there is no run in {base}: this is {_called(newest)} in {other}")
+    name = "" if newest.name in {"", newest.id} else f" ({newest.name})"
+    which = f"{newest.project}/{newest.id}{name}, {newest.state}"
+    return LocatedRun(newest.path, f"there is no run in {base}: this is {which} in {other}")
 
 
-def _called(info: RunInfo) -> str:
-    name = "" if info.name in {"", info.id} else f" ({info.name})"
-    return f"{info.project}/{info.id}{name}, {info.state}"
-
-
-def _named(base: Path, text: str) -> Found | None:
+def _named(base: Path, text: str) -> LocatedRun | None:
     """Return the run that a text names below a folder: by id, by project and id, by name, or by a prefix of its id."""
     folders = run_folders(base)
     project, slash, word = text.rpartition("/")
@@ -147,13 +143,13 @@ def _named(base: Path, text: str) -> Found | None:
     if called:
         newest = max((run_info(path) for path in called), key=lambda info: info.created)
         note = f"{len(called)} runs are called {text!r}: this is the newest, {newest.id}" if len(called) > 1 else ""
-        return Found(newest.path, note)
+        return LocatedRun(newest.path, note)
     return _one_of(text, [path for path in within if word and path.name.startswith(word)])
 
 
-def _one_of(text: str, paths: list[Path]) -> Found | None:
+def _one_of(text: str, paths: list[Path]) -> LocatedRun | None:
     if len(paths) < 2:
-        return Found(paths[0]) if paths else None
+        return LocatedRun(paths[0]) if paths else None
     is_plain = len({path.name for path in paths}) == len(paths)
     some = ", ".join(sorted(path.name if is_plain else f"{path.parent.name}/{path.name}" for path in paths)[:4])
     remedy = "give more of the id, its project/id, or its folder"
@@ -175,11 +171,6 @@ def salvage_quietly(run_path: str | None = None) -> int:
         return salvage(find_places(), run_path)
     except OSError:
         return 0
-
-
-def _await_quietly(path: Path) -> None:
-    with contextlib.suppress(OSError):  # this machine has no runtime folder, so it has no ring
-        await_rows(find_places(), str(path))
 
 
 def run_folders(root: Path) -> list[Path]:

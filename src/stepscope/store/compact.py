@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from stepscope.store import checksum
 from stepscope.store.merge import SLICE, UnmergeableError, merge
 from stepscope.store.sealed import remove_sealed
-from stepscope.store.sealed_unit import SUM
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ SUPERSEDED_AFTER = 600.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class MergeLimits:
     """When to merge."""
 
     fan_in: int = 8
@@ -54,7 +53,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Group:
+class UnitGroup:
     """Neighboring units, from index `first` to `last`, that will become one."""
 
     run: int
@@ -66,23 +65,20 @@ class Group:
 
     @property
     def units(self) -> int:
-        """Number of units in the group."""
+        """The number of units in the group."""
         return self.last - self.first + 1
 
 
-def plan(runs: Sequence[Sequence[int]], limits: Limits, share: int, stuck: int = 0) -> list[Group]:
+def plan(runs: Sequence[Sequence[int]], limits: MergeLimits, share: int, stuck: int = 0) -> list[UnitGroup]:
     """Return which units to merge.
 
-    Args:
-        runs: points of neighboring units; nothing is merged across two of these lists.
-        limits: when to merge.
-        share: maximum number of units.
-        stuck: units that count but cannot be merged.
+    `runs` holds the points of neighboring units; nothing is merged across two of these lists. `share` is the maximum
+    number of units, `stuck` the number of units that count but cannot be merged.
     """
     cap = limits.cap(sum(map(sum, runs)), share)
     found = []
     for run, sizes in enumerate(runs):
-        groups = [Group(run, at, at, points, points) for at, points in enumerate(sizes)]
+        groups = [UnitGroup(run, at, at, points, points) for at, points in enumerate(sizes)]
         found.append(_filled(_grown(groups, limits, cap), limits, cap))
     while sum(map(len, found)) + stuck > share:
         cheapest = min(_windows(found, limits, share), key=lambda window: window.points, default=None)
@@ -92,9 +88,9 @@ def plan(runs: Sequence[Sequence[int]], limits: Limits, share: int, stuck: int =
     return [group for groups in found for group in groups if group.units > 1]
 
 
-def _grown(groups: Sequence[Group], limits: Limits, cap: int) -> list[Group]:
-    """Group neighbors that together are `fan_in` times as large as the largest unit among them."""
-    out: list[Group] = []
+def _grown(groups: Sequence[UnitGroup], limits: MergeLimits, cap: int) -> list[UnitGroup]:
+    """UnitGroup neighbors that together are `fan_in` times as large as the largest unit among them."""
+    out: list[UnitGroup] = []
     at = 0
     while at < len(groups):
         best = groups[at]
@@ -106,10 +102,10 @@ def _grown(groups: Sequence[Group], limits: Limits, cap: int) -> list[Group]:
     return out
 
 
-def _filled(groups: Sequence[Group], limits: Limits, cap: int) -> list[Group]:
-    """Group neighbors that are each below half the maximum size, once they no longer fit into one unit."""
-    out: list[Group] = []
-    waiting: list[Group] = []
+def _filled(groups: Sequence[UnitGroup], limits: MergeLimits, cap: int) -> list[UnitGroup]:
+    """UnitGroup neighbors that are each below half the maximum size, once they no longer fit into one unit."""
+    out: list[UnitGroup] = []
+    waiting: list[UnitGroup] = []
     for group in groups:
         if group.points * 2 >= cap:
             out += [*waiting, group]
@@ -123,9 +119,9 @@ def _filled(groups: Sequence[Group], limits: Limits, cap: int) -> list[Group]:
     return out + waiting
 
 
-def _joins(groups: Iterable[Group], limits: Limits, cap: int) -> Iterator[Group]:
+def _joins(groups: Iterable[UnitGroup], limits: MergeLimits, cap: int) -> Iterator[UnitGroup]:
     """Return the first group, the first two as one, and so on, as long as they fit into one unit."""
-    joined: Group | None = None
+    joined: UnitGroup | None = None
     for group in groups:
         joined = group if joined is None else _join((joined, group))
         if joined is not group and (joined.points > cap or joined.units > limits.merge_files):
@@ -133,7 +129,7 @@ def _joins(groups: Iterable[Group], limits: Limits, cap: int) -> Iterator[Group]
         yield joined
 
 
-def _windows(found: Sequence[Sequence[Group]], limits: Limits, share: int) -> Iterator[Group]:
+def _windows(found: Sequence[Sequence[UnitGroup]], limits: MergeLimits, share: int) -> Iterator[UnitGroup]:
     """Return every few neighbors as one group. The fewer units are allowed, the smaller the groups."""
     for groups in found:
         width = min(limits.fan_in, max(2, share // 4), len(groups))
@@ -143,12 +139,12 @@ def _windows(found: Sequence[Sequence[Group]], limits: Limits, share: int) -> It
                 yield window
 
 
-def _join(groups: Sequence[Group]) -> Group:
+def _join(groups: Sequence[UnitGroup]) -> UnitGroup:
     points, largest = sum(group.points for group in groups), max(group.largest for group in groups)
-    return Group(groups[0].run, groups[0].first, groups[-1].last, points, largest)
+    return UnitGroup(groups[0].run, groups[0].first, groups[-1].last, points, largest)
 
 
-def _replaced(groups: Sequence[Group], joined: Group) -> list[Group]:
+def _replaced(groups: Sequence[UnitGroup], joined: UnitGroup) -> list[UnitGroup]:
     outside = [group for group in groups if group.last < joined.first or group.first > joined.last]
     return sorted([*outside, joined], key=lambda group: group.first)
 
@@ -156,26 +152,17 @@ def _replaced(groups: Sequence[Group], joined: Group) -> list[Group]:
 def compact(
     folder: RunFolder,
     writer: Writer,
-    limits: Limits | None = None,
+    limits: MergeLimits | None = None,
     *,
     now: float | None = None,
     disk: Disk | None = None,
 ) -> list[Path]:
     """Merge units of a writer and delete those that were replaced long ago; return the new units.
 
-    Only the holder of the run's lock may call this. A damaged unit is never merged.
-
-    Args:
-        folder: the run.
-        writer: whose units.
-        limits: when to merge.
-        now: seconds since 1970 UTC.
-        disk: the system calls.
-
-    Raises:
-        OSError: a disk operation failed; the units to be merged are unchanged.
+    Only the holder of the run's lock may call this. A damaged unit is never merged. Raises OSError if a disk operation
+    fails; the units to be merged are then unchanged. `now` is in seconds since 1970 UTC.
     """
-    limits = limits or Limits()
+    limits = limits or MergeLimits()
     sweep(folder, time.time() if now is None else now, writer)
     made: list[Path] = []
     stuck: set[Path] = set()
@@ -198,7 +185,7 @@ def compact(
 
 
 def _merged(
-    folder: RunFolder, units: Sequence[Span], stuck: set[Path], limits: Limits, disk: Disk | None
+    folder: RunFolder, units: Sequence[Span], stuck: set[Path], limits: MergeLimits, disk: Disk | None
 ) -> list[Path]:
     """Merge units, or record which of them cannot be merged."""
     paths = [unit.path for unit in units]
@@ -264,6 +251,6 @@ def _size(path: Path) -> int | None:
 
 def _sums(path: Path) -> checksum.UnitSum | None:
     try:
-        return checksum.decode(path.with_suffix(SUM).read_bytes())
+        return checksum.decode(path.with_suffix(checksum.SUM).read_bytes())
     except (FileNotFoundError, checksum.SumError):  # without checksums it counts as damaged, and is left as it is
         return None

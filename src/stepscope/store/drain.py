@@ -28,7 +28,7 @@ from stepscope.store import tail
 from stepscope.store.events import encode_event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from stepscope.store.layout import RunFolder, Writer
@@ -48,12 +48,12 @@ ClockPair = tuple[int, int]
 """Wall and monotonic time of the same instant, in ns."""
 
 
-class BusyError(Exception):
+class RingBusyError(Exception):
     """Another process consumes this ring."""
 
 
 @dataclass
-class Batch:
+class RingBatch:
     """The result of one read of a ring."""
 
     pieces: list[bytes]
@@ -68,12 +68,9 @@ class Stream:
     """The consumer's end of one ring."""
 
     def __init__(self, path: Path, number: int) -> None:
-        """Become the only consumer of the ring at `path`.
+        """Become the only consumer of the ring at `path`; raise RingBusyError if another process is.
 
-        Raises:
-            BusyError: another process is its consumer.
-            ValueError: this is not a ring, or its header is damaged.
-            OSError: it cannot be opened.
+        Raises ValueError if this is not a ring or its header is damaged, OSError if it cannot be opened.
         """
         self.path, self.number = path, number
         self._descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -89,7 +86,7 @@ class Stream:
             self._schema_descriptor = os.open(schema_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except BlockingIOError:
             self.close()
-            raise BusyError from None
+            raise RingBusyError from None
         except (OSError, ValueError):
             self.close()
             raise
@@ -121,16 +118,16 @@ class Stream:
             self._wake = _open_fifo(self.path.with_suffix(WAKE_SUFFIX))
         return self._wake
 
-    def heed(self) -> None:
-        """Consume the wake-up byte."""
+    def clear_waker(self) -> None:
+        """Read the wake-up bytes, so that the waker is no longer readable."""
         if self._wake is not None and self._wake >= 0:
             with contextlib.suppress(BlockingIOError):  # nothing to read: another ring woke us
                 os.read(self._wake, 1 << 16)
 
-    def take(self, limit: int = 1 << 20) -> Batch:
+    def take(self, limit: int = 1 << 20) -> RingBatch:
         """Read new rows without releasing them; `commit` does that once they are on disk."""
         pieces, cursor = self.reader.read(self.cursor, limit)
-        batch = Batch([piece.data for piece in pieces], [], cursor, self.expected, 0, 0)
+        batch = RingBatch([piece.data for piece in pieces], [], cursor, self.expected, 0, 0)
         for data in batch.pieces:
             found = groups(data)
             rows = sum(group.size for group in found)
@@ -154,7 +151,7 @@ class Stream:
             self.table.add(entry)
         return entries
 
-    def commit(self, batch: Batch) -> None:
+    def commit(self, batch: RingBatch) -> None:
         """Release the rows of `batch`: the next consumer of this ring starts after them."""
         self.cursor, self.expected = batch.cursor, batch.expected
         self.lost += batch.lost
@@ -233,8 +230,7 @@ class OwnRows:
         layout = self._layouts.get(schema.id)
         if layout is None:
             layout = self._layouts[schema.id] = struct.Struct(RECORD.format + schema.kinds)
-        record = layout.pack(layout.size, schema.id, self.sequence, now, NO_STEP, *values.values())
-        self._records.append(record)
+        self._records.append(layout.pack(layout.size, schema.id, self.sequence, now, NO_STEP, *values.values()))
         del self._records[:-MOST_OWN_ROWS]
         self.sequence += 1
 
@@ -265,7 +261,8 @@ class Drain:
         """Bytes of records in the current file, without declarations, which may be larger than the records."""
         self._open_tail = open_tail
         self._declared: set[int] = set()
-        self._told: dict[int, int] = {}
+        self._last_event: dict[int, int] = {}
+        """Sequence of the last event written, by stream: it is not written twice while the tail is rejected."""
         self.seal_bytes = SEAL_BYTES
         """Bytes of records after which a file is closed, because sealing holds the whole file in memory."""
         self.closed: Callable[[int], None] | None = None
@@ -273,15 +270,15 @@ class Drain:
         self.heard: Callable[[list[dict[str, Any]], int, int], None] | None = None
         """Called after events were written, with the events, the rank and the time of writing (monotonic ns)."""
 
-    def once(self, stream: Stream, pair: ClockPair, limit: int = 1 << 20) -> Batch:
+    def once(self, stream: Stream, pair: ClockPair, limit: int = 1 << 20) -> RingBatch:
         """Move new rows of `stream` to disk; on OSError nothing is committed and nothing is lost."""
         batch = stream.take(limit)
         entries = stream.new_declarations()
         try:
             if batch.pieces:
                 self._move(stream, batch, entries, pair)
-            elif entries and stream.number in self._declared:
-                self._append(self._declarations(stream.number, entries))
+            elif entries and stream.number in self._declared and self.file is not None:
+                self.file.append(_declarations(stream.number, map(encode_entry, entries)))
         except OSError:
             self._declared.discard(stream.number)  # declarations that did not reach the file are repeated
             raise
@@ -289,7 +286,7 @@ class Drain:
             stream.commit(batch)
         return batch
 
-    def _move(self, stream: Stream, batch: Batch, entries: list[dict[str, Any]], pair: ClockPair) -> None:
+    def _move(self, stream: Stream, batch: RingBatch, entries: list[dict[str, Any]], pair: ClockPair) -> None:
         if self.record_bytes >= self.seal_bytes:
             number = self.rotate()
             if number is not None and self.closed is not None:
@@ -299,13 +296,13 @@ class Drain:
         if stream.number not in self._declared:
             frames += self._introduce(stream)
         elif entries:
-            frames += self._declarations(stream.number, entries)
+            frames += _declarations(stream.number, map(encode_entry, entries))
         frames += [tail.encode(tail.KIND_RECORDS, stream.number, data) for data in batch.pieces]
-        fresh = [event for event in batch.events if event["sequence"] > self._told.get(stream.number, -1)]
+        fresh = [event for event in batch.events if event["sequence"] > self._last_event.get(stream.number, -1)]
         if fresh:
             last = fresh[-1]["sequence"]
             self.write_events(fresh, stream.identity.rank, pair)
-            self._told[stream.number] = last  # not written twice while the tail is rejected
+            self._last_event[stream.number] = last
         file.append(frames)
         self._declared.add(stream.number)
         self.record_bytes += sum(map(len, batch.pieces))
@@ -376,24 +373,14 @@ class Drain:
             self.file.append([tail.encode(tail.KIND_CLOCK, 0, tail.CLOCK.pack(*pair))])
         return self.file
 
-    def _append(self, frames: list[bytes]) -> None:
-        if self.file is not None:
-            self.file.append(frames)
-
     def _introduce(self, stream: Stream) -> list[bytes]:
         """Return frames that identify the stream's writer and declare all its columns so far."""
-        identity = stream.identity
-        facts = {
-            "rank": identity.rank,
-            "attempt": identity.attempt,
-            "wall_ns": identity.wall_ns,
-            "monotonic_ns": identity.monotonic_ns,
-            "checked": stream.reader.checked,
-        }
-        frames = [tail.encode(tail.KIND_STREAM, stream.number, json.dumps(facts).encode())] * 2
-        entries = stream.table.entries()
-        return frames + [tail.encode(tail.KIND_SCHEMAS, stream.number, entry) for entry in entries for _ in (1, 2)]
+        facts = {key: getattr(stream.identity, key) for key in ("rank", "attempt", "wall_ns", "monotonic_ns")}
+        text = json.dumps({**facts, "checked": stream.reader.checked}).encode()
+        frames = [tail.encode(tail.KIND_STREAM, stream.number, text)] * 2
+        return frames + _declarations(stream.number, stream.table.entries())
 
-    @staticmethod
-    def _declarations(number: int, entries: list[dict[str, Any]]) -> list[bytes]:
-        return [tail.encode(tail.KIND_SCHEMAS, number, encode_entry(entry)) for entry in entries for _ in (1, 2)]
+
+def _declarations(number: int, entries: Iterable[bytes]) -> list[bytes]:
+    """Return the frames of declarations, each twice, so that one damaged frame costs only its own rows."""
+    return [tail.encode(tail.KIND_SCHEMAS, number, entry) for entry in entries for _ in (1, 2)]

@@ -63,11 +63,7 @@ def decode_event(line: bytes) -> dict[str, Any] | None:
 
 
 def _loaded(line: bytes) -> Any:
-    """Return the parsed line.
-
-    Raises:
-        ValueError: the line is damaged.
-    """
+    """Return the parsed line; raise ValueError if it is damaged."""
     checked = CHECKED.match(line)
     if checked and zlib.crc32(line[HEAD:]) != int(checked[1], 16):
         raise ValueError("its checksum is wrong")
@@ -78,11 +74,7 @@ def _loaded(line: bytes) -> Any:
 
 
 def _clean(value: Any, depth: int = 0) -> Any:
-    """Return a value without lone surrogates.
-
-    Raises:
-        ValueError: it is nested too deeply.
-    """
+    """Return a value without lone surrogates; raise ValueError if it is nested too deeply."""
     if isinstance(value, str):
         return SURROGATE.sub("\ufffd", value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -102,9 +94,8 @@ def read_events(folder: RunFolder) -> tuple[list[dict[str, Any]], list[str]]:
     problems: list[str] = []
     paths = sorted((folder.path / "events").glob("[!.]*.jsonl"))
     if len(paths) > MOST_FILES:
-        problems.append(
-            f"events: {len(paths) - MOST_FILES} of {len(paths)} files were passed over: too many for one run"
-        )
+        more = len(paths) - MOST_FILES
+        problems.append(f"events: {more} of {len(paths)} files were passed over: too many for one run")
     for path in paths[:MOST_FILES]:
         try:
             lines = _lines(path, problems)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8
@@ -18,12 +18,17 @@ TAIL_BYTES = 8
 
 _MAX_DEPTH = 24
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = 1, 2, 3, 7, 8, 9, 10, 11, 12, 13
-_INTEGERS = (4, 5, 6)
+_INT64 = 6
+_INTEGERS = (4, 5, _INT64)
 _FIXED = {_TRUE: 1, _FALSE: 1, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
 
 _Tree = dict[int, "_Tree"]
 _POSITIONS: _Tree = {1: {2: {}, 3: {9: {}, 10: {}, 11: {}, 14: {}}, 4: {}, 6: {}}, 5: {}}
 """The fields of a row group, its column chunks and their metadata that are positions in the file."""
+
+
+_CHUNK_INTEGERS = {7: "length", 9: "offset", 11: "dictionary"}
+"""The fields of a column chunk's metadata that are kept as attributes of `_Chunk`."""
 
 
 class FooterError(ValueError):
@@ -32,7 +37,7 @@ class FooterError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """One row group: its position in the footer, and that of its data in the file, in bytes."""
+    """One row group: its position in the footer, and that of its data in the file, in bytes; `end` is exclusive."""
 
     span: tuple[int, int]
     """Start and end of its entry in the footer."""
@@ -44,12 +49,12 @@ class RowGroup:
 
     @property
     def offset(self) -> int:
-        """Return the position of its first byte in the file."""
+        """The position of its first byte in the file."""
         return min(start for start, _ in self.columns)
 
     @property
     def end(self) -> int:
-        """Return the position after its last byte in the file."""
+        """The position after its last byte in the file."""
         return max(start + length for start, length in self.columns)
 
 
@@ -67,11 +72,7 @@ class Footer:
 
 
 def parse(data: bytes) -> Footer:
-    """Parse a footer.
-
-    Raises:
-        FooterError: the bytes are not a footer; nothing else is ever raised.
-    """
+    """Parse a footer; raise FooterError, and never anything else, if the bytes are not one."""
     cursor = _Cursor(data)
     found: dict[int, tuple[int, int]] = {}
     rows = -1
@@ -124,13 +125,10 @@ def moved(footer: Footer, group: RowGroup, by: int) -> bytes:
 
 def with_row_groups(template: Footer, entries: Sequence[bytes], rows: int) -> bytes:
     """Return a copy of the template with other row groups."""
-    end = template.groups[-1].span[1] if template.groups else template.list_span[1]
-    before, between = (
-        template.data[: template.rows_span[0]],
-        template.data[template.rows_span[1] : template.list_span[0]],
-    )
-    head = before + _varint(_zigzag(rows)) + between + _list_head(len(entries))
-    return b"".join((head, *entries, template.data[end:]))
+    data, (rows_start, rows_end), (list_start, list_end) = template.data, template.rows_span, template.list_span
+    end = template.groups[-1].span[1] if template.groups else list_end
+    head = data[:rows_start] + _varint(_zigzag(rows)) + data[rows_end:list_start] + _list_head(len(entries))
+    return b"".join((head, *entries, data[end:]))
 
 
 def same_columns(left: Footer, right: Footer) -> bool:
@@ -181,8 +179,12 @@ class _Cursor:
     def binary(self) -> bytes:
         return self.take(self.varint())
 
-    def fields(self) -> _Fields:
-        return _Fields(self)
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Yield number and type of each field of a struct; the caller must consume each value."""
+        number = 0
+        while head := self.take(1)[0]:
+            number = number + (head >> 4) if head >> 4 else self.integer()
+            yield number, head & 15
 
     def list_head(self) -> tuple[int, int]:
         head = self.take(1)[0]
@@ -235,40 +237,18 @@ class _Cursor:
             self.skip_element(kinds & 15, depth + 1)
 
 
-class _Fields:
-    """The fields of one struct, as (number, type); the caller must consume each value."""
-
-    def __init__(self, cursor: _Cursor) -> None:
-        self._cursor = cursor
-        self._number = 0
-
-    def __iter__(self) -> _Fields:
-        return self
-
-    def __next__(self) -> tuple[int, int]:
-        head = self._cursor.take(1)[0]
-        if head == 0:
-            raise StopIteration
-        self._number = self._number + (head >> 4) if head >> 4 else self._cursor.integer()
-        return self._number, head & 15
-
-
 def _row_group(cursor: _Cursor) -> RowGroup:
     start = cursor.at
     rows = -1
     columns: list[tuple[int, int]] = []
     bounds: dict[str, tuple[bytes, bytes]] = {}
-
-    def chunk() -> None:
-        found = _column_chunk(cursor)
-        columns.append((found.offset, found.length))
-        if found.low is not None and found.high is not None:
-            bounds[found.path] = (found.low, found.high)
-
     for field, kind in cursor.fields():
         if field == 1 and kind == _LIST:
             for _ in range(cursor.list_size(_STRUCT)):
-                chunk()
+                chunk = _column_chunk(cursor)
+                columns.append((chunk.offset, chunk.length))
+                if chunk.low is not None and chunk.high is not None:
+                    bounds[chunk.path] = (chunk.low, chunk.high)
         elif field == 3 and kind in _INTEGERS:
             rows = cursor.integer()
         else:
@@ -303,32 +283,16 @@ def _column_chunk(cursor: _Cursor) -> _Chunk:
 
 
 def _column_metadata(cursor: _Cursor, chunk: _Chunk) -> None:
-    def path() -> None:
-        parts = [cursor.binary() for _ in range(cursor.list_size(_BINARY))]
-        chunk.path = b".".join(parts).decode("utf-8", "replace")
-
-    def length() -> None:
-        chunk.length = cursor.integer()
-
-    def offset() -> None:
-        chunk.offset = cursor.integer()
-
-    def dictionary() -> None:
-        chunk.dictionary = cursor.integer()
-
-    readers: dict[tuple[int, int], Callable[[], None]] = {
-        (3, _LIST): path,
-        (7, 6): length,
-        (9, 6): offset,
-        (11, 6): dictionary,
-        (12, _STRUCT): lambda: _statistics(cursor, chunk),
-    }
     for field, kind in cursor.fields():
-        reader = readers.get((field, kind))
-        if reader is None:
-            cursor.skip(kind, 3)
+        if field == 3 and kind == _LIST:
+            parts = [cursor.binary() for _ in range(cursor.list_size(_BINARY))]
+            chunk.path = b".".join(parts).decode("utf-8", "replace")
+        elif field in _CHUNK_INTEGERS and kind == _INT64:
+            setattr(chunk, _CHUNK_INTEGERS[field], cursor.integer())
+        elif field == 12 and kind == _STRUCT:
+            _statistics(cursor, chunk)
         else:
-            reader()
+            cursor.skip(kind, 3)
 
 
 def _statistics(cursor: _Cursor, chunk: _Chunk) -> None:

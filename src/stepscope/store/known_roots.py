@@ -5,6 +5,7 @@ Each folder has one small file, which the watcher of each run rewrites. The file
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -41,17 +42,14 @@ class KnownRoot(NamedTuple):
 def place(environ: Mapping[str, str] | None = None) -> Path:
     """Return the private folder of these files: in the user's state folder, or beside the rings if that is not usable.
 
-    Raises:
-        OSError: there is none, and none can be created.
+    Raises OSError if there is none and none can be created.
     """
     environ = os.environ if environ is None else environ
     home = environ.get("HOME", "")
     state = environ.get("XDG_STATE_HOME", "") or (os.path.join(home, ".local", "state") if home else "")
     if not environ.get("STEPSCOPE_RUNTIME_DIR") and os.path.isabs(state):
-        try:
+        with contextlib.suppress(OSError):  # the home is not ours, or is read-only
             return private_directory(Path(state, "stepscope", "roots"))
-        except OSError:  # the home is not ours, or is read-only
-            return private_directory(find_places(environ).disk / "roots")
     return private_directory(find_places(environ).disk / "roots")
 
 

@@ -72,10 +72,9 @@ def node_name(place: Path, boot_id: str, hostname: str | None = None) -> str:
 
 
 class RunFolder:
-    """Paths inside one run's folder."""
+    """Paths inside one run's folder, which may not exist yet."""
 
     def __init__(self, path: Path) -> None:
-        """Point at a folder that may not exist yet."""
         self.path = path
 
     def make(self) -> None:

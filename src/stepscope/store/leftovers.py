@@ -25,12 +25,8 @@ LOCKS = (WATCHER_LOCK, SEAL_LOCK)
 def sweep_folders(places: Places, except_for: Collection[str] = (), now: float | None = None) -> None:
     """Delete the folders of runs that have neither ring nor watcher, and empty roots in shared memory.
 
-    A process that is creating its ring in a folder just as it is deleted creates the folder again.
-
-    Args:
-        places: the runtime directories of this user.
-        except_for: names of folders whose locks this process holds: opening them would release the locks (POSIX).
-        now: seconds since 1970 UTC.
+    A process that is creating its ring in a folder just as it is deleted creates the folder again. `except_for` are the
+    names of folders whose locks this process holds: opening them would release the locks (POSIX).
     """
     now = time.time() if now is None else now
     for root in places.roots():

@@ -36,14 +36,8 @@ class Machine:
 
     def save(self, folder: RunFolder) -> None:
         """Write the description; raise OSError if that fails."""
-        facts = {
-            "node": self.node,
-            "attempt": self.attempt,
-            "metrics": [list(metric) for metric in self.metrics],
-            "absent": self.absent,
-            "devices": self.devices,
-        }
-        replace(_path(folder, self.node, self.attempt), json.dumps(facts).encode())
+        path = folder.node_file(Writer(self.node, self.attempt)).with_suffix(SUFFIX)
+        replace(path, json.dumps(self.__dict__).encode())
 
     @classmethod
     def load(cls, path: Path) -> Machine:
@@ -57,10 +51,6 @@ class Machine:
             return cls(str(facts["node"]), int(facts["attempt"]), metrics, absent, devices)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path.name} does not describe a machine") from error
-
-
-def _path(folder: RunFolder, node: str, attempt: int) -> Path:
-    return folder.node_file(Writer(node, attempt)).with_suffix(SUFFIX)
 
 
 def read_machines(folder: RunFolder) -> tuple[list[Machine], list[str]]:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.store import checksum, parquet, pyramid
-from stepscope.store.checksum import UnitSum
+from stepscope.store.checksum import BLOCKS, POINTS, UnitSum
 from stepscope.store.footer import FooterError
 from stepscope.store.points import Points, in_order
 from stepscope.store.rowgroups import joining
 from stepscope.store.sealed import Disk, open_sealed, place_sealed
-from stepscope.store.sealed_unit import BLOCKS, POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +45,7 @@ class UnmergeableError(ValueError):
 
 
 @dataclass
-class Facts:
+class CombinedSums:
     """The combined contents of the units' `.sum` files."""
 
     files: list[Path] = field(default_factory=list)
@@ -58,11 +57,6 @@ class Facts:
     problems: list[str] = field(default_factory=list)
     merged: int = 0
     """Number of units as they were first sealed."""
-
-    def told(self) -> list[str]:
-        """Return the problems, truncated if there are very many."""
-        more = len(self.problems) - _PROBLEMS
-        return self.problems if more <= 0 else [*self.problems[:_PROBLEMS], f"and {more} more problems"]
 
 
 @dataclass(frozen=True)
@@ -80,21 +74,15 @@ class Slice:
         """Return file, first row, and row after the last, for each file."""
         starts = np.flatnonzero(np.diff(self.files, prepend=-1))
         totals = np.add.reduceat(self.count, starts) if len(starts) else starts
-        return [
-            (int(file), int(row), int(row + total))
-            for file, row, total in zip(self.files[starts], self.row[starts], totals, strict=True)
-        ]
+        first = self.row[starts]
+        return list(zip(self.files[starts].tolist(), first.tolist(), (first + totals).tolist(), strict=True))
 
 
 class Order:
     """The merged order of points, from the lengths of each file's series. An extent is a series' part of a file."""
 
     def __init__(self, found: Mapping[str, NDArray[np.int64]]) -> None:
-        """Build the order from the result of `parquet.series_of`.
-
-        Raises:
-            UnmergeableError: a file is not sorted by series.
-        """
+        """Build the order from the result of `parquet.series_of`; raise UnmergeableError if a file is not sorted."""
         _require_sorted(found)
         order = np.lexsort([found[key] for key in ("file", *reversed(_KEYS))])
         extents = {key: column[order] for key, column in found.items()}
@@ -109,10 +97,8 @@ class Order:
         mixed[1:] = (extents["low"][1:] < extents["high"][:-1]) & ~new[1:]
         self._mixed = pyramid.reduce_by(np.logical_or, mixed, first)
         self.name, self.rank, self.attempt = (extents[key][first].astype(np.int32) for key in _KEYS)
-        self.low, self.high = (
-            pyramid.reduce_by(np.minimum, extents["low"], first),
-            pyramid.reduce_by(np.maximum, extents["high"], first),
-        )
+        self.low = pyramid.reduce_by(np.minimum, extents["low"], first)
+        self.high = pyramid.reduce_by(np.maximum, extents["high"], first)
         self.start = np.append(self._start[first], found["count"].sum())
         """Where each series starts in the merged order, and where the last one ends."""
         self.rows = np.bincount(found["file"], found["count"]).astype(np.int64)
@@ -120,7 +106,7 @@ class Order:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Points of each series."""
+        """The points of each series."""
         return np.diff(self.start)
 
     def counts(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -133,8 +119,7 @@ class Order:
     def cuts(self, limit: int) -> Iterator[tuple[int, int]]:
         """Return ranges of at most `limit` points that do not split a block.
 
-        Raises:
-            UnmergeableError: a longer series has its sequences interleaved over several files, so it cannot be split.
+        Raises UnmergeableError if the sequences of a longer series are interleaved over several files.
         """
         block = max(pyramid.LEVELS)
         at, end = 0, int(self.start[-1])
@@ -166,61 +151,56 @@ class Order:
 def merge(
     directory: Path, stem: str, units: Sequence[Path], *, disk: Disk | None = None, slice_points: int = SLICE
 ) -> Path:
-    """Merge verified units of one writer, in order of their tails, and return the new one.
+    """Merge verified units of one writer, given by their files of points in order of their tails; return the new one.
 
-    Args:
-        directory: the `metrics` folder of a run.
-        stem: `<host>-<attempt>-<first>-<last>`, which covers the units.
-        units: their files of points.
-        disk: the system calls.
-        slice_points: maximum points in memory; at least 4096.
+    The stem covers the units. `slice_points`, at least 4096, is the maximum number of points in memory.
 
     Raises:
         UnmergeableError: they are not sorted as sealed files are.
         OSError: a disk operation failed; the units are untouched and nothing new is visible.
     """
     disk = disk or Disk()
-    facts = gather(units)
-    return place_sealed(directory, stem, lambda parts: _fill(parts, facts, slice_points, disk), disk)
+    sums = gather(units)
+    return place_sealed(directory, stem, lambda parts: _fill(parts, sums, slice_points, disk), disk)
 
 
-def gather(units: Sequence[Path]) -> Facts:
+def gather(units: Sequence[Path]) -> CombinedSums:
     """Combine the `.sum` files, one at a time, because all their names together can be many."""
-    facts = Facts()
+    sums = CombinedSums()
     for path in units:
         unit = open_sealed(path)
-        facts.names.update(unit.names)
+        sums.names.update(unit.names)
         for rank, seq in unit.last_seq.items():
-            facts.last_seq[rank] = max(seq, facts.last_seq.get(rank, seq))
+            sums.last_seq[rank] = max(seq, sums.last_seq.get(rank, seq))
         if unit.names:
-            facts.files.append(path)
-            facts.times += [unit.first_time, unit.last_time]
-        facts.problems += [problem.what for problem in unit.problems]
-        facts.merged += int(unit.info.get("merged", 1))
-    return facts
+            sums.files.append(path)
+            sums.times += [unit.first_time, unit.last_time]
+        sums.problems += [problem.what for problem in unit.problems]
+        sums.merged += int(unit.info.get("merged", 1))
+    return sums
 
 
-def _fill(parts: Mapping[str, Path], facts: Facts, limit: int, disk: Disk) -> UnitSum:
+def _fill(parts: Mapping[str, Path], sums: CombinedSums, limit: int, disk: Disk) -> UnitSum:
     """Write the files of a merged unit and return their checksums."""
-    names = sorted(facts.names)
+    names = sorted(sums.names)
     with contextlib.ExitStack() as stack:
         piece, *files = (_scratch(parts[POINTS], word, disk, stack) for word in ("piece", *map(str, pyramid.LEVELS)))
-        connection = stack.enter_context(parquet.connect(1, _MEMORY, [*facts.files, piece, parts[POINTS]]))
-        order = Order(_survey(connection, facts.files, names))
-        merger = _Merger(connection, facts.files, names, order, piece, disk)
+        connection = stack.enter_context(parquet.connect(1, _MEMORY, [*sums.files, piece, parts[POINTS]]))
+        order = Order(_survey(connection, sums.files, names))
+        merger = _Merger(connection, sums.files, names, order, piece, disk)
         merger.write_points(parts[POINTS], files, limit)
         merger.join_levels(parts[BLOCKS], files[::-1])
         merger.compare(parts[POINTS])
-    first, last = (min(facts.times), max(facts.times)) if facts.times else (0, 0)
+    problems, more = sums.problems[:_PROBLEMS], len(sums.problems) - _PROBLEMS
     return UnitSum(
         points=checksum.describe(parts[POINTS]),
         blocks=checksum.describe(parts[BLOCKS]),
         names=order.counts(names),
-        last_seq=facts.last_seq,
-        first_time=first,
-        last_time=last,
-        problems=facts.told(),
-        info={"merged": facts.merged},
+        last_seq=sums.last_seq,
+        first_time=min(sums.times, default=0),
+        last_time=max(sums.times, default=0),
+        problems=problems if more <= 0 else [*problems, f"and {more} more problems"],
+        info={"merged": sums.merged},
     )
 
 
@@ -235,9 +215,9 @@ def _survey(
     return parquet.joined_columns(parts)
 
 
-def _scratch(beside: Path, word: str, disk: Disk, stack: contextlib.ExitStack) -> Path:
+def _scratch(points: Path, word: str, disk: Disk, stack: contextlib.ExitStack) -> Path:
     """Create an empty file that is deleted with the stack; its name lets a later cleanup find it."""
-    path = beside.with_name(f"{beside.name.removesuffix(POINTS)}.{word}{POINTS}")
+    path = checksum.beside(points, f".{word}{POINTS}")
     stack.callback(_remove, path, disk)
     disk.close(disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW))
     return path
@@ -350,11 +330,7 @@ class _Merger:
             yield parquet.rows_of(self._connection, whole)
 
     def compare(self, written: Path) -> None:
-        """Read the series of the merged file back: the units it is made of will be deleted.
-
-        Raises:
-            FooterError: they are not those of the units.
-        """
+        """Read the merged series back, because their units will be deleted; raise FooterError if they differ."""
         found = parquet.series_of(self._connection, [written], self._names)
         order = self._order
         same = [np.array_equal(found[key], getattr(order, key)) for key in (*_KEYS, "low", "high")]

@@ -16,11 +16,7 @@ MOST_LATER = 1 << 20
 
 
 def read_meta(folder: RunFolder) -> dict[str, Any]:
-    """Return the contents of run.json.
-
-    Raises:
-        StepscopeError: it is missing, damaged, or of a format newer than ours.
-    """
+    """Return the contents of run.json; raise StepscopeError if it is missing, damaged, or of a newer format."""
     what = f"open run {folder.path}"
     try:
         meta = json.loads(folder.run_file.read_bytes())
@@ -54,11 +50,7 @@ def _with_later(folder: RunFolder, meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_format(folder: RunFolder) -> None:
-    """Refuse to write into a run of an unknown format. A damaged run.json does not prevent writing.
-
-    Raises:
-        StepscopeError: the run is of a newer format.
-    """
+    """Raise StepscopeError if the run is of a newer format. A damaged run.json does not prevent writing."""
     try:
         meta = json.loads(folder.run_file.read_bytes())
     except (OSError, ValueError, RecursionError):

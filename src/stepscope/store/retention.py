@@ -34,8 +34,6 @@ LOST_GRACE = DAY
 """Seconds without a heartbeat after which a run that never ended counts as over: its node may only be unreachable."""
 CLAIM_GRACE = 60.0
 """Seconds from joining a run to the first heartbeat."""
-SUPERSEDED_AFTER = 600.0
-"""Seconds that a replaced file is kept, because a reader may still use it."""
 LEFTOVER_AFTER = DAY
 """Seconds after which a temporary file counts as abandoned."""
 REMOVING = ".removing-"
@@ -47,8 +45,8 @@ _PARTS = (".parquet", ".blocks.parquet", ".sum")
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits on all runs together; 0 is no limit."""
+class RetentionLimits:
+    """RetentionLimits on all runs together; 0 is no limit."""
 
     max_size_gb: float = 0.0
     """GiB."""
@@ -57,7 +55,7 @@ class Limits:
     max_runs: int = 0
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Limits:
+    def of(cls, settings: Mapping[str, Any]) -> RetentionLimits:
         """Read the limits from the configuration; a missing key is no limit."""
         keys = ("max_size_gb", "max_age_days", "max_runs")
         return cls(**{key: settings[f"store.{key}"] for key in keys if settings.get(f"store.{key}")})
@@ -88,7 +86,7 @@ class Removal:
     reason: str
 
 
-def plan(candidates: Iterable[Candidate], limits: Limits, now: float) -> list[Removal]:
+def plan(candidates: Iterable[Candidate], limits: RetentionLimits, now: float) -> list[Removal]:
     """Return the runs to delete, oldest first; running ones count towards the limits and are never deleted."""
     ordered = sorted(candidates, key=lambda candidate: (candidate.seen, candidate.path))
     number, size = len(ordered), sum(candidate.bytes for candidate in ordered)
@@ -101,7 +99,7 @@ def plan(candidates: Iterable[Candidate], limits: Limits, now: float) -> list[Re
     return removals
 
 
-def _reason(limits: Limits, days: float, number: int, size: int) -> str | None:
+def _reason(limits: RetentionLimits, days: float, number: int, size: int) -> str | None:
     """Return why the oldest run must go, given how many runs and bytes there are; None if it may stay."""
     if limits.max_age_days and days > limits.max_age_days:
         return f"older than {limits.max_age_days:g} days"
@@ -140,10 +138,7 @@ def _real_folders(path: Path) -> list[Path]:
 def examine(path: Path, now: float, busy: Collection[str]) -> Candidate | None:
     """Return what the limits need to know about a run; None if it is not clearly one of ours.
 
-    Args:
-        path: its folder.
-        now: seconds since 1970 UTC.
-        busy: runs that have rings, from `with_rings`.
+    `now` is in seconds since 1970 UTC, `busy` are the runs that have rings (`with_rings`).
     """
     folder = RunFolder(path)
     try:
@@ -192,11 +187,10 @@ def size_of(path: Path) -> int:
     return total
 
 
-def apply(root: Path, limits: Limits, keep: Collection[Path] = (), now: float | None = None) -> list[Removal]:
+def apply(root: Path, limits: RetentionLimits, keep: Collection[Path] = (), now: float | None = None) -> list[Removal]:
     """Delete runs beyond the limits; return which. The runs in `keep` count and stay.
 
-    Raises:
-        StepscopeError: a run could not be deleted; those before it are gone.
+    Raises StepscopeError if a run could not be deleted; those before it are gone.
     """
     if not limits.any():
         return []
@@ -214,10 +208,9 @@ def apply(root: Path, limits: Limits, keep: Collection[Path] = (), now: float | 
 
 
 def remove(path: Path, root: Path) -> None:
-    """Delete the run at `path`, below `root`: rename it to a hidden name, then delete its files. Follows no link.
+    """Delete the run at `path`, below `root`: rename it to a hidden name, then delete its files.
 
-    Raises:
-        StepscopeError: it is not below the root, a link leads there, or the system refuses.
+    Raises StepscopeError if it is not below the root, a link leads there (none is followed), or the system refuses.
     """
     what = f"remove run {path}"
     parts = _below(path, root)
@@ -231,9 +224,7 @@ def remove(path: Path, root: Path) -> None:
             os.rename(parts[-1], hidden, src_dir_fd=parent, dst_dir_fd=parent)
             _delete(hidden, parent)
     except OSError as error:
-        raise StepscopeError(
-            what, error.strerror or error, "see who owns it and whether the disk is writable"
-        ) from error
+        raise StepscopeError(what, error.strerror or error, REMEDY) from error
 
 
 def _below(path: Path, root: Path) -> tuple[str, ...]:
@@ -274,9 +265,8 @@ def _delete(name: str, parent: int) -> None:
 def leftovers(root: Path, now: float | None = None) -> list[Removal]:
     """Return what interrupted work left below `root`: replaced files, temporary files, half-deleted runs."""
     now = time.time() if now is None else now
-    found = [
-        path for place in (root, *_real_folders(root)) for path in _hidden(place) if path.name.startswith(REMOVING)
-    ]
+    hidden = [path for place in (root, *_real_folders(root)) for path in _hidden(place)]
+    found = [path for path in hidden if path.name.startswith(REMOVING)]
     removals = [Removal(path, size_of(path), "a deletion was interrupted") for path in found]
     for candidate in find_candidates(root, now):
         removals += _replaced(RunFolder(candidate.path), now) + _temporary(candidate.path, now)
@@ -291,7 +281,7 @@ def _hidden(folder: Path) -> list[Path]:
 
 def _replaced(folder: RunFolder, now: float) -> list[Removal]:
     """Return units replaced by a compacted one and tails that a unit holds, once readers have had time to finish."""
-    from stepscope.store.compact import is_whole  # loads numpy and DuckDB, which other limits do not need
+    from stepscope.store.compact import SUPERSEDED_AFTER, is_whole  # loads DuckDB, which other limits do not need
 
     units = folder.units()
     removals = []
@@ -343,7 +333,4 @@ def clear(leftover: Removal, root: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        cause = error.strerror or error
-        raise StepscopeError(
-            f"remove {leftover.path}", cause, "see who owns it, and whether the disk is writable"
-        ) from error
+        raise StepscopeError(f"remove {leftover.path}", error.strerror or error, REMEDY) from error

@@ -21,7 +21,6 @@ class Joined:
     """A Parquet file that grows by the row groups of others, which must have the same columns."""
 
     def __init__(self, target: int, disk: Disk) -> None:
-        """Write to an open, empty file; see `joining`."""
         self._target, self._disk = target, disk
         self._template: footer.Footer | None = None
         self._entries: list[bytes] = []
@@ -29,11 +28,7 @@ class Joined:
         self.rows = 0
 
     def append(self, piece: Path) -> None:
-        """Add the row groups of a file.
-
-        Raises:
-            FooterError: it is not a Parquet file, or has other columns.
-        """
+        """Add the row groups of a file; raise FooterError if it is not a Parquet file, or has other columns."""
         source = os.open(piece, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(source).st_size

@@ -18,7 +18,7 @@ from stepscope.core.endings import end_by_error
 from stepscope.core.events import is_users
 from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, WATCHER_LOCK, Places
 from stepscope.core.records import NO_STEP, heads
-from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
+from stepscope.store.drain import Drain, OwnRows, RingBusyError, Stream
 from stepscope.store.layout import RunFolder, Writer, node_name
 from stepscope.store.leftovers import sweep_folders
 from stepscope.store.states import NodeState, RankState, unseen_end
@@ -26,7 +26,7 @@ from stepscope.store.states import NodeState, RankState, unseen_end
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from stepscope.store.drain import Batch
+    from stepscope.store.drain import RingBatch
 
 _ONE_AT_A_TIME = threading.Lock()
 """File locks do not separate threads of one process."""
@@ -68,7 +68,7 @@ def _salvage_ring(path: Path, places: Places, note: Callable[[str], None]) -> bo
     """Recover the rows of one ring if it is dead; return whether it was."""
     try:
         stream = Stream(path, 0)
-    except BusyError:  # a watcher consumes it
+    except RingBusyError:  # a watcher consumes it
         return False
     except (OSError, ValueError) as error:
         _drop_if_old(path)
@@ -153,7 +153,7 @@ class Ending:
     """Monotonic time of the last row, in ns."""
     error: str = ""
 
-    def add(self, batch: Batch) -> bool:
+    def add(self, batch: RingBatch) -> bool:
         """Add a drained batch; return whether it had rows."""
         if batch.pieces:
             *_, self.moment, step = heads(batch.pieces[-1])[-1]

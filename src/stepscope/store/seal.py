@@ -50,8 +50,7 @@ def _wait_for_turn(folder: RunFolder) -> int:
 def seal(folder: RunFolder, writer: Writer, last: int) -> list[Path]:
     """Seal the tails of `writer` up to number `last`, each as a unit, and delete them; return the new units.
 
-    Raises:
-        OSError: a unit could not be written; its tail still exists.
+    Raises OSError if a unit could not be written; its tail still exists.
     """
     units = [unit for unit in folder.units() if unit.writer == writer]
     seen = last_sequences(units)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.store.catalog import RunInfo
-    from stepscope.store.sealed_unit import Sealed
+    from stepscope.store.checksum import Sealed
 
 POINTS = {
     "run": "VARCHAR",

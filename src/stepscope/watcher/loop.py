@@ -12,7 +12,7 @@ from stepscope.core import ring, status
 from stepscope.core.clock import Clock, boot_id, read_pair
 from stepscope.core.feed import Feed, Subject
 from stepscope.core.places import STACKS_SUFFIX
-from stepscope.store.drain import BusyError, Stream
+from stepscope.store.drain import RingBusyError, Stream
 from stepscope.store.layout import node_name
 from stepscope.watcher.alerting import Alerting, NoAlerting
 from stepscope.watcher.attempts import Attempts
@@ -224,7 +224,7 @@ class Watcher:
                 continue
             try:
                 stream = Stream(path, self._streams)
-            except BusyError:  # a salvager holds it and will remove it
+            except RingBusyError:  # a salvager holds it and will remove it
                 continue
             except (OSError, ValueError) as error:
                 self.bad.add(path)

@@ -22,7 +22,7 @@ from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_dir
 from stepscope.core.walls import wall
 from stepscope.store.known_roots import note_root
 from stepscope.store.layout import RunFolder
-from stepscope.store.retention import Limits, apply
+from stepscope.store.retention import RetentionLimits, apply
 from stepscope.store.salvage import salvage
 from stepscope.watcher.alerting import Alerting
 from stepscope.watcher.journal import Journal
@@ -109,7 +109,7 @@ def _clean_up(folder: RunFolder, settings: dict[str, Any], journal: Journal) -> 
     if not settings.get("store.auto_cleanup"):
         return
     try:
-        for removal in apply(folder.path.parents[1], Limits.of(settings), keep=[folder.path]):
+        for removal in apply(folder.path.parents[1], RetentionLimits.of(settings), keep=[folder.path]):
             journal.note(f"removed run {removal.path}: {removal.reason}")
     except (OSError, StepscopeError) as error:
         journal.note(f"cannot apply the limits of the store: {error}; `stepscope gc` tries again")
@@ -211,7 +211,7 @@ def _watch(watcher: Watcher, journal: Journal) -> bool:
         watcher.woken = sleeper.sleep(left, wake, watcher.feed)
         if watcher.woken:
             for stream in watcher.streams():
-                stream.heed()
+                stream.clear_waker()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from stepscope.core.config import discover, load_or_default
 from stepscope.core.numbers import format_items, format_value
 from stepscope.core.terminal_text import plain
 from stepscope.store.catalog import runs_root, salvage_quietly
-from stepscope.store.retention import Limits, Removal, apply, clear, find_candidates, leftovers, plan
+from stepscope.store.retention import Removal, RetentionLimits, apply, clear, find_candidates, leftovers, plan
 
 if TYPE_CHECKING:
     import argparse
@@ -70,11 +70,12 @@ def run(options: argparse.Namespace) -> int:
     return show(options, facts, lambda width, paint: report(facts, root, removed, swept, width, paint))
 
 
-def limits_of(options: argparse.Namespace) -> Limits:
+def limits_of(options: argparse.Namespace) -> RetentionLimits:
     """Return the limits of the configuration, replaced by those that were given."""
     config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
     given = {name: getattr(options, name) for name in ("max_size_gb", "max_age_days", "max_runs")}
-    return replace(Limits.of(config.values), **{name: value for name, value in given.items() if value is not None})
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return replace(RetentionLimits.of(config.values), **chosen)
 
 
 def _plain(removal: Removal) -> dict[str, Any]:
