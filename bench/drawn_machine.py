@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.samplers import cgroup, cpu, disk, memory, network, nvidia_metrics, pressure, process
-from stepscope.store.machine import Machine
+from stepscope.store.machine import MachineDescription
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,12 +19,12 @@ GPUS, CORES = 4, 16
 GIB = 2.0**30
 
 
-def machine_facts(devices: dict[str, str]) -> Machine:
+def machine_facts(devices: dict[str, str]) -> MachineDescription:
     """Return what the watcher of that machine says of it."""
     sources = (cgroup, cpu, disk, memory, network, nvidia_metrics, pressure, process)
     metrics = tuple(metric for source in sources for metric in source.METRICS)
     absent = {"power/cpu_watts": "no RAPL counter may be read; run as root to see it"}
-    return Machine(HOST, 0, metrics, absent, devices)
+    return MachineDescription(HOST, 0, metrics, absent, devices)
 
 
 def machine_samples(random: np.random.Generator, count: int) -> tuple[dict[str, Array], dict[str, str]]:

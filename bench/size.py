@@ -50,9 +50,10 @@ def measure(options: Options) -> list[Figure]:
 
 def weigh(run: Path) -> dict[str, float]:
     """Return bytes of points, pyramid and checksums, the number of points, and that of units."""
-    from stepscope.store.sealed import list_sealed, open_sealed
+    from stepscope.store.layout import RunFolder
+    from stepscope.store.sealed import open_sealed
 
-    units = [open_sealed(path) for path in list_sealed(run / "metrics")]
+    units = [open_sealed(unit.path) for unit in RunFolder(run).all_units()]
     return {
         "points": float(sum(unit.path.stat().st_size for unit in units)),
         "blocks": float(sum(unit.blocks_path.stat().st_size for unit in units)),

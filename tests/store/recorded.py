@@ -19,6 +19,11 @@ PAIR = (1_700_000_000_000_000_000, 0)
 WRITER = Writer("node", 0)
 
 
+def list_sealed(directory):
+    """Return the files of points of every complete unit, sorted by name."""
+    return sorted(path for path in directory.glob("[!.]*.parquet") if not path.name.endswith(".blocks.parquet"))
+
+
 def make_folder(path, run_id="run", **meta):
     folder = RunFolder(path)
     folder.make()

@@ -16,8 +16,9 @@ from stepscope.store.curves import Ask, curves
 from stepscope.store.layout import Writer
 from stepscope.store.parquet import Selection, connect
 from stepscope.store.reader import Past
-from stepscope.store.sealed import list_sealed, open_sealed, read_blocks
+from stepscope.store.sealed import open_sealed, read_blocks
 from tests.exporters.recorded import CREATED, leave_tail, make_run, points_of, seal_points
+from tests.store.recorded import list_sealed
 
 STEPS = 6000
 SMALL = 120_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.store import snapshot, states
-from stepscope.store.layout import Span, Writer, uncovered
+from stepscope.store.layout import FileSpan, Writer, uncovered
 from stepscope.store.states import NodeState, RankState, read_nodes
 from tests.store.recorded import make_folder
 
@@ -67,7 +67,7 @@ def test_more_damaged_files_than_are_worth_a_look(folder, monkeypatch):
 def test_tails_that_no_unit_holds(tmp_path):
     """A tail is held by a unit of its own writer whose span it lies in, and by no other."""
     one, two = Writer("a", 0), Writer("b", 0)
-    units = [Span(one, 0, 4, tmp_path), Span(one, 7, 7, tmp_path), Span(two, 5, 9, tmp_path)]
-    tails = [Span(writer, number, number, tmp_path) for writer in (one, two) for number in range(10)]
+    units = [FileSpan(one, 0, 4, tmp_path), FileSpan(one, 7, 7, tmp_path), FileSpan(two, 5, 9, tmp_path)]
+    tails = [FileSpan(writer, number, number, tmp_path) for writer in (one, two) for number in range(10)]
     left = [(tail.writer.node, tail.first) for tail in uncovered(tails, units)]
     assert left == [("a", 5), ("a", 6), ("a", 8), ("a", 9), *(("b", number) for number in range(5))]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.store.drain import Drain, OwnRows
-from stepscope.store.following import Follower
+from stepscope.store.following import TailFollower
 from stepscope.store.reader import Past
 from tests.exporters.recorded import PAIR, WRITER, make_run, points_of, seal_points
 
@@ -40,7 +40,7 @@ def test_each_look_gives_what_has_come_since(folder):
     """What was there before is not given; what comes later is given once, with the name it was written under."""
     watcher = Watcher(folder)
     watcher.write(5)
-    follower = Follower(folder)
+    follower = TailFollower(folder)
     assert not len(follower.look())
     watcher.write(3)
     watcher.write(2)
@@ -57,7 +57,7 @@ def test_a_tail_that_was_rotated_is_read_to_its_end(folder):
     """A new tail is followed as well, and the old one is read to its end even after it was removed."""
     watcher = Watcher(folder)
     watcher.write(2)
-    follower = Follower(folder)
+    follower = TailFollower(folder)
     watcher.write(2)
     watcher.drain.rotate()
     old = folder.all_tails()[0].path
@@ -72,7 +72,7 @@ def test_what_was_never_seen_is_told(folder):
     """A tail that came and was sealed between two looks is missed, and said to be."""
     watcher = Watcher(folder)
     watcher.write(1)
-    follower = Follower(folder)
+    follower = TailFollower(folder)
     seal_points(folder, points_of({"loss": [1.0, 2.0]}, first=100), number=7)
     follower.look()
     assert follower.missed
@@ -83,7 +83,7 @@ def test_half_a_frame_waits_for_the_rest(folder):
     """A write under way is read when it is whole."""
     watcher = Watcher(folder)
     watcher.write(1)
-    follower = Follower(folder)
+    follower = TailFollower(folder)
     watcher.write(1)
     path = folder.all_tails()[0].path
     whole = path.read_bytes()
@@ -97,7 +97,7 @@ def test_half_a_frame_waits_for_the_rest(folder):
 
 def test_followed_points_are_those_that_are_read(folder):
     """What was followed is what the run has, sealed or not."""
-    follower = Follower(folder)
+    follower = TailFollower(folder)
     watcher = Watcher(folder)
     seen = []
     for count in (1, 50, 400, 3):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.store import layout
-from stepscope.store.layout import RunFolder, Span, Writer, node_name, replace, write_once
+from stepscope.store.layout import FileSpan, RunFolder, Writer, node_name, replace, write_once
 
 
 @pytest.fixture
@@ -83,10 +83,10 @@ def test_next_number(folder):
 
 def test_covering():
     """A span covers another of its writer that lies within it."""
-    span = Span(Writer("n", 0), 2, 5, Path("x"))
-    assert span.covers(Span(Writer("n", 0), 3, 5, Path("y")))
-    assert not span.covers(Span(Writer("n", 0), 1, 5, Path("y")))
-    assert not span.covers(Span(Writer("n", 1), 3, 4, Path("y")))
+    span = FileSpan(Writer("n", 0), 2, 5, Path("x"))
+    assert span.covers(FileSpan(Writer("n", 0), 3, 5, Path("y")))
+    assert not span.covers(FileSpan(Writer("n", 0), 1, 5, Path("y")))
+    assert not span.covers(FileSpan(Writer("n", 1), 3, 4, Path("y")))
 
 
 def test_folder_that_is_not_there(tmp_path):

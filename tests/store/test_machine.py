@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stepscope.core.vocabulary import Metric
-from stepscope.store.machine import Machine, declared, read_machines
+from stepscope.store.machine import MachineDescription, declared, read_machines
 from stepscope.store.reader import Past
 from tests.store.recorded import make_folder
 
@@ -20,14 +20,14 @@ def folder(tmp_path):
 
 def test_a_description_comes_back(folder):
     """What a watcher wrote of its machine is read as it was."""
-    machine = Machine("host.1", 2, (POWER, NEW), {"nvidia": "no driver; install one"}, {"gpu/0": "H100"})
+    machine = MachineDescription("host.1", 2, (POWER, NEW), {"nvidia": "no driver; install one"}, {"gpu/0": "H100"})
     machine.save(folder)
     assert read_machines(folder) == ([machine], [])
 
 
 def test_metadata_travel_with_the_run(folder):
     """A run declares names that no vocabulary has; what it says of a name goes first."""
-    Machine("host.1", 0, (NEW,)).save(folder)
+    MachineDescription("host.1", 0, (NEW,)).save(folder)
     past = Past(folder)
     assert past.metric("lake/3/depth_metres") == NEW
     assert past.metric("lake/3/4/depth_metres") is None
@@ -47,7 +47,7 @@ def test_a_damaged_description(folder, text):
 
 def test_declared_by_pattern():
     """A star stands for one part of a name and no more."""
-    machine = Machine("a", 0, (POWER,))
+    machine = MachineDescription("a", 0, (POWER,))
     assert declared([machine], "gpu/0/power_watts") == POWER
     assert declared([machine], "gpu/power_watts") is None
     assert declared([], "loss") is None
@@ -55,5 +55,5 @@ def test_declared_by_pattern():
 
 def test_the_file_is_json(folder):
     """The description is plain JSON, beside the node's file."""
-    Machine("a", 0, (POWER,)).save(folder)
+    MachineDescription("a", 0, (POWER,)).save(folder)
     assert json.loads((folder.path / "nodes" / "a-0.machine").read_text())["metrics"] == [list(POWER)]

@@ -19,6 +19,7 @@ from stepscope.store.checksum import Checked
 from stepscope.store.parquet import Selection
 from stepscope.store.points import NO_NS, Points, in_order, with_sorted_names
 from stepscope.store.pyramid import COLUMNS
+from tests.store.recorded import list_sealed
 
 STEM = "node-0-1-9"
 ERRNOS = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT)
@@ -141,7 +142,7 @@ def test_files_are_private_and_named_by_the_stem(tmp_path):
     path = write(tmp_path, steady())
     assert sorted(os.listdir(tmp_path)) == [f"{STEM}.blocks.parquet", f"{STEM}.parquet", f"{STEM}.sum"]
     assert {entry.stat().st_mode & 0o777 for entry in tmp_path.iterdir()} == {0o600}
-    assert sealed.list_sealed(tmp_path) == [path]
+    assert list_sealed(tmp_path) == [path]
     sealed.remove_sealed(path)
     assert list(tmp_path.iterdir()) == []
 
@@ -393,7 +394,7 @@ def test_a_disk_that_stays_broken_shows_no_half_unit(tmp_path, connection, calls
     for nth in range(1, calls + 1):
         with pytest.raises(OSError, match="Input/output"):
             write(tmp_path, points, disk=FailingDisk(nth, errno.EIO, stays=True))
-        for path in sealed.list_sealed(tmp_path):
+        for path in list_sealed(tmp_path):
             assert same(read(path, connection)[0], points)
             sealed.remove_sealed(path)
     write(tmp_path, points)

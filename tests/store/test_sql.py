@@ -11,6 +11,7 @@ import pytest
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.sources.opened_run import open_run
 from stepscope.store import shelf, sql
+from stepscope.store.catalog import runs
 from stepscope.store.layout import RunFolder, Writer
 from stepscope.store.states import NodeState, RankState
 from tests.exporters.recorded import (
@@ -343,7 +344,7 @@ def test_ranks_of_several_nodes_need_no_comparison(tmp_path):
     NodeState(other.node, 0, ended=True, ranks={1: RankState()}).save(folder)
     seal_points(folder, points_of({"loss": [1.0]}))
     seal_points(folder, points_of({"loss": [1.0]}, rank=1), writer=other)
-    assert not any(twice for *_, twice in shelf.Shelf([shelf.Source(folder.path, "run-1", "")]).files)
+    assert not any(twice for *_, twice in shelf.Shelf(runs(tmp_path)).files)
     assert ask(tmp_path, "SELECT rank FROM points ORDER BY rank") == [(0,), (1,)]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.vocabulary import Metric
-from stepscope.store.machine import Machine
+from stepscope.store.machine import MachineDescription
 from stepscope.store.reader import Past
 from stepscope.views.buckets import buckets_of
 from stepscope.views.machine_view import MOST_NAMES, charts, machine_view
@@ -68,7 +68,7 @@ def test_devices_have_their_last_values(tmp_path):
     """Each GPU has its name and the last value of every sample; a process has its rank's state."""
     folder = make_run(tmp_path)
     metrics = (Metric("gpu/*/utilization_ratio", "ratio", "gauge", ""), Metric("process/*/threads", "", "gauge", ""))
-    Machine(WRITER.node, 0, metrics, {}, {"gpu/0": "H100", "gpu/1": "H100"}).save(folder)
+    MachineDescription(WRITER.node, 0, metrics, {}, {"gpu/0": "H100", "gpu/1": "H100"}).save(folder)
     samples = {f"gpu/{index}/utilization_ratio": [0.5, 0.25 * (index + 1)] for index in range(2)}
     seal_points(folder, without_steps(points_of({**samples, "process/0/threads": [4.0, np.nan]}, rank=-1)))
     found = machine_view(Past(folder))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from stepscope.store.layout import RunFolder, Span, Writer
+    from stepscope.store.layout import FileSpan, RunFolder, Writer
     from stepscope.store.sealed import Disk
 
 SUPERSEDED_AFTER = 600.0
@@ -185,7 +185,7 @@ def compact(
 
 
 def _merged(
-    folder: RunFolder, units: Sequence[Span], stuck: set[Path], limits: MergeLimits, disk: Disk | None
+    folder: RunFolder, units: Sequence[FileSpan], stuck: set[Path], limits: MergeLimits, disk: Disk | None
 ) -> list[Path]:
     """Merge units, or record which of them cannot be merged."""
     paths = [unit.path for unit in units]
@@ -201,9 +201,9 @@ def _merged(
         return []
 
 
-def _runs(units: Sequence[Span], stuck: Collection[Path], tails: Sequence[int]) -> list[list[Span]]:
+def _runs(units: Sequence[FileSpan], stuck: Collection[Path], tails: Sequence[int]) -> list[list[FileSpan]]:
     """Return the units in lists that may be merged: a merged unit must not hide a unit or tail outside of it."""
-    runs: list[list[Span]] = [[]]
+    runs: list[list[FileSpan]] = [[]]
     for unit in units:
         last = runs[-1][-1].last if runs[-1] else unit.first
         if unit.path in stuck or any(last < tail < unit.first for tail in tails):
@@ -224,12 +224,12 @@ def sweep(folder: RunFolder, now: float, writer: Writer | None = None) -> list[P
     return removed
 
 
-def _replaced_by(folder: RunFolder, now: float, writer: Writer | None) -> dict[Span, list[Span]]:
+def _replaced_by(folder: RunFolder, now: float, writer: Writer | None) -> dict[FileSpan, list[FileSpan]]:
     """Return, for each unit that has hidden others long enough, which units it hides."""
     every = folder.all_units()
     visible = folder.units()
     hidden = sorted(set(every) - set(visible))
-    found: dict[Span, list[Span]] = {}
+    found: dict[FileSpan, list[FileSpan]] = {}
     for larger in visible:
         units = [unit for unit in hidden if larger.covers(unit)] if writer in (None, larger.writer) else []
         if units and now - larger.path.stat().st_mtime >= SUPERSEDED_AFTER:

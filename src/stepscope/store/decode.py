@@ -91,7 +91,7 @@ def decode_tail(data: bytes, seen: dict[int, int] | None = None) -> Decoded:
     return _columns(data, streams, pairs, Decoded(Points.empty(), last, damaged, torn, unknown_frames=unknown))
 
 
-def _scan(data: bytes, frame: tail.Frame, stream: _Stream, last: dict[int, int]) -> None:
+def _scan(data: bytes, frame: tail.TailFrame, stream: _Stream, last: dict[int, int]) -> None:
     """Add where the new records of a frame start: those whose sequence is above that of every record before."""
     rank = (stream.facts or {})["rank"]
     newest = last.get(rank, -1)

@@ -14,7 +14,7 @@ from stepscope.store.decode import decode_tail
 from stepscope.store.points import Points, distinct
 
 if TYPE_CHECKING:
-    from stepscope.store.layout import RunFolder, Span, Writer
+    from stepscope.store.layout import FileSpan, RunFolder, Writer
 
 MOST_BYTES = 1 << 25
 """Maximum bytes of a tail that one poll reads; the rest waits for the next."""
@@ -22,7 +22,7 @@ CLOCKS = 4
 """Number of clock pairs kept: the last ones date the rows that follow."""
 
 
-class Follower:
+class TailFollower:
     """What has been read of a run's tails."""
 
     def __init__(self, folder: RunFolder) -> None:
@@ -61,7 +61,7 @@ class Follower:
             one.close()
         self._open.clear()
 
-    def _notice_gaps(self, present: dict[tuple[Writer, int], Span]) -> None:
+    def _notice_gaps(self, present: dict[tuple[Writer, int], FileSpan]) -> None:
         """Check whether a tail was created, filled and sealed between two polls."""
         for unit in self._folder.all_units():
             newest = self._newest.get(unit.writer)
@@ -76,7 +76,7 @@ class Follower:
 class _Tail:
     """One tail file, and how far it was read."""
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: FileSpan) -> None:
         """Open it. Raises FileNotFoundError if it is gone."""
         self._descriptor = os.open(span.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._at = 0
@@ -85,36 +85,30 @@ class _Tail:
         self.is_read = False
 
     def read(self, seen: dict[int, int]) -> Points:
-        """Return the points of the whole frames that were appended; `seen` is the highest sequence of each rank."""
+        """Return the points of the complete frames that were appended; `seen` is the highest sequence of each rank."""
         data = os.pread(self._descriptor, MOST_BYTES, self._at)
-        end = self._whole(data)
         self.is_read = len(data) < MOST_BYTES
-        if not end:
-            return Points.empty()
-        prefix = b"".join([*self._declared, *self._clocks])
-        decoded = decode_tail(prefix + data[:end], seen)
-        seen.update(decoded.last_seq)
-        self._keep(data[:end])
-        self._at += end
-        return decoded.points
-
-    def _whole(self, data: bytes) -> int:
-        """Return where the last whole frame ends."""
+        needed = b"".join([*self._declared, *self._clocks])
         rest = 0
         for frame in tail.decode(data):
             rest = frame if isinstance(frame, int) else 0
-        return len(data) - rest
+            if not isinstance(frame, int) and frame.kind != tail.KIND_RECORDS:
+                self._keep(frame, data)
+        end = len(data) - rest
+        if not end:
+            return Points.empty()
+        decoded = decode_tail(needed + data[:end], seen)
+        seen.update(decoded.last_seq)
+        self._at += end
+        return decoded.points
 
-    def _keep(self, data: bytes) -> None:
-        """Keep the frames that later ones need."""
-        for frame in tail.decode(data):
-            if isinstance(frame, int) or frame.kind == tail.KIND_RECORDS:
-                continue
-            whole = tail.encode(frame.kind, frame.stream, data[frame.start : frame.end])
-            if frame.kind == tail.KIND_CLOCK:
-                self._clocks = [*self._clocks, whole][-CLOCKS:]
-            else:
-                self._declared[whole] = None
+    def _keep(self, frame: tail.TailFrame, data: bytes) -> None:
+        """Keep a frame that later ones need."""
+        copy = tail.encode(frame.kind, frame.stream, data[frame.start : frame.end])
+        if frame.kind == tail.KIND_CLOCK:
+            self._clocks = [*self._clocks, copy][-CLOCKS:]
+        else:
+            self._declared[copy] = None
 
     def close(self) -> None:
         """Close the file."""

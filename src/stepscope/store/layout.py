@@ -17,8 +17,8 @@ FORMAT_VERSION = 1
 RUN_FILE = "run.json"
 LATER_FILE = "later.json"
 FOLDERS = ("nodes", "events", "tail", "metrics", "claims")
-_TAIL = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<number>\d+)\.log")
-_UNIT = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
+_TAIL = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<first>\d+)\.log")
+_UNIT = re.compile(r"(?P<node>[^.].*)-(?P<attempt>\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
 
 
 class Writer(NamedTuple):
@@ -33,7 +33,7 @@ class Writer(NamedTuple):
         return f"{self.node}-{self.attempt}"
 
 
-class Span(NamedTuple):
+class FileSpan(NamedTuple):
     """A file that holds the tails `first` to `last` of a writer (a tail file holds one)."""
 
     writer: Writer
@@ -41,14 +41,14 @@ class Span(NamedTuple):
     last: int
     path: Path
 
-    def covers(self, other: Span) -> bool:
+    def covers(self, other: FileSpan) -> bool:
         """Return whether everything in `other` is in this span too."""
         return self.writer == other.writer and self.first <= other.first and other.last <= self.last
 
 
-def uncovered(tails: Iterable[Span], units: Iterable[Span]) -> list[Span]:
+def uncovered(tails: Iterable[FileSpan], units: Iterable[FileSpan]) -> list[FileSpan]:
     """Return the tails that no sealed file holds; no sealed file may cover another."""
-    by_writer: dict[Writer, list[Span]] = {}
+    by_writer: dict[Writer, list[FileSpan]] = {}
     for unit in sorted(units):
         by_writer.setdefault(unit.writer, []).append(unit)
     found = []
@@ -121,38 +121,26 @@ class RunFolder:
         """Name, without suffix, of the sealed file that holds the tails `first` to `last`."""
         return f"{writer.stem}-{first}-{last}"
 
-    def tails(self) -> list[Span]:
+    def tails(self) -> list[FileSpan]:
         """Return the tail files that no sealed file holds yet, in order."""
         tails = self.all_tails()  # listed first: a tail that is being sealed now is then in one of the two lists
         return uncovered(tails, self.units())
 
-    def units(self) -> list[Span]:
+    def units(self) -> list[FileSpan]:
         """Return the sealed files in order, without those that a compacted one replaces."""
-        kept: list[Span] = []
+        kept: list[FileSpan] = []
         for unit in sorted(self.all_units(), key=lambda unit: (unit.writer, unit.first, -unit.last)):
             if not kept or not kept[-1].covers(unit):  # spans nest or are disjoint: the widest comes first
                 kept.append(unit)
         return kept
 
-    def all_tails(self) -> list[Span]:
+    def all_tails(self) -> list[FileSpan]:
         """Return every tail file in order, including sealed ones."""
-        spans, folder = [], self.path / "tail"
-        for name in _listed(folder):
-            match = _TAIL.fullmatch(name)
-            if match:
-                number = int(match["number"])
-                spans.append(Span(Writer(match["node"], int(match["attempt"])), number, number, folder / name))
-        return sorted(spans)
+        return _spans(self.path / "tail", _TAIL)
 
-    def all_units(self) -> list[Span]:
+    def all_units(self) -> list[FileSpan]:
         """Return every sealed file, including replaced ones."""
-        spans, folder = [], self.path / "metrics"
-        for name in _listed(folder):
-            match = None if name.endswith(".blocks.parquet") else _UNIT.fullmatch(name)
-            if match and not name.startswith("."):
-                writer = Writer(match["node"], int(match["attempt"]))
-                spans.append(Span(writer, int(match["first"]), int(match["last"]), folder / name))
-        return sorted(spans)
+        return _spans(self.path / "metrics", _UNIT)
 
     def next_tail(self, writer: Writer) -> int:
         """Return the first unused tail number of `writer`."""
@@ -232,8 +220,15 @@ def _write(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def _listed(folder: Path) -> list[str]:
+def _spans(folder: Path, pattern: re.Pattern[str]) -> list[FileSpan]:
+    """Return the files of a folder whose names match, in order."""
     try:
-        return os.listdir(folder)
+        matches = list(map(pattern.fullmatch, os.listdir(folder)))
     except (FileNotFoundError, NotADirectoryError):
         return []
+    spans = []
+    for match in matches:
+        if match:
+            writer, last = Writer(match["node"], int(match["attempt"])), match.groupdict().get("last", match["first"])
+            spans.append(FileSpan(writer, int(match["first"]), int(last), folder / match.string))
+    return sorted(spans)

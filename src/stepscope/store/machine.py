@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 20
 
 
 @dataclass
-class Machine:
+class MachineDescription:
     """One node of a run, as its watcher described it."""
 
     node: str
@@ -40,7 +40,7 @@ class Machine:
         replace(path, json.dumps(self.__dict__).encode())
 
     @classmethod
-    def load(cls, path: Path) -> Machine:
+    def load(cls, path: Path) -> MachineDescription:
         """Read a description; raise ValueError if the file is not one."""
         with path.open("rb") as file:
             facts: Any = json.loads(file.read(MOST_BYTES))
@@ -53,18 +53,18 @@ class Machine:
             raise ValueError(f"{path.name} does not describe a machine") from error
 
 
-def read_machines(folder: RunFolder) -> tuple[list[Machine], list[str]]:
+def read_machines(folder: RunFolder) -> tuple[list[MachineDescription], list[str]]:
     """Return the machines of a run, and the problems of their descriptions."""
     machines, problems = [], []
     for path in sorted((folder.path / "nodes").glob(f"[!.]*{SUFFIX}")):
         try:
-            machines.append(Machine.load(path))
+            machines.append(MachineDescription.load(path))
         except (OSError, ValueError, RecursionError) as error:
             problems.append(f"{path.name}: {error}")
     return machines, problems
 
 
-def declared(machines: Iterable[Machine], name: str) -> Metric | None:
+def declared(machines: Iterable[MachineDescription], name: str) -> Metric | None:
     """Return the description of a metric, by its name; None if no machine of the run has one."""
     found = (metric for machine in machines for metric in machine.metrics if matches(metric.name, name))
     return next(found, None)

@@ -13,7 +13,7 @@ from stepscope.core.vocabulary import Metric, metric_of, spellings
 from stepscope.store import series as shapes
 from stepscope.store.curves import Ask, select
 from stepscope.store.events import read_events
-from stepscope.store.machine import Machine, declared, read_machines
+from stepscope.store.machine import MachineDescription, declared, read_machines
 from stepscope.store.meta import read_meta
 from stepscope.store.parquet import EVERYTHING, Selection, connect
 from stepscope.store.points import Points
@@ -149,7 +149,7 @@ class Past:
         """Return unit, kind and help of a metric: from the run's own declaration, else from the vocabulary."""
         return declared(self.machines(), name) or metric_of(name)
 
-    def machines(self) -> list[Machine]:
+    def machines(self) -> list[MachineDescription]:
         """Return the watchers' descriptions of their machines: what samples mean, and what could not be sampled."""
         machines, problems = read_machines(self._folder)
         self._note(problems)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core import ring
 from stepscope.core.errors import StepscopeError
 from stepscope.core.places import find_places
+from stepscope.store.checksum import BLOCKS, POINTS, SUM, beside
 from stepscope.store.layout import FOLDERS, RUN_FILE, RunFolder
 from stepscope.store.meta import read_meta
 from stepscope.store.states import read_nodes
@@ -26,7 +27,7 @@ from stepscope.store.states import read_nodes
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from stepscope.store.layout import Span
+    from stepscope.store.layout import FileSpan
 
 GIB = 2**30
 DAY = 86400.0
@@ -40,8 +41,6 @@ REMOVING = ".removing-"
 """Name prefix of a run that is being deleted."""
 REMEDY = "see who owns it, and whether the disk is writable"
 _LEFTOVER = re.compile(r"\.tmp-.+|\..+\.json\.\d+(\..+)?")
-_PARTS = (".parquet", ".blocks.parquet", ".sum")
-"""The files of a sealed unit; without the first no reader sees the others."""
 
 
 @dataclass(frozen=True)
@@ -292,9 +291,11 @@ def _replaced(folder: RunFolder, now: float) -> list[Removal]:
     return removals
 
 
-def _files(span: Span) -> list[Path]:
-    stem, suffix = os.path.splitext(span.path)
-    return [Path(stem + part) for part in _PARTS if os.path.exists(stem + part)] if suffix == _PARTS[0] else [span.path]
+def _files(span: FileSpan) -> list[Path]:
+    """Return the files of a tail, or of a sealed unit; without the first of these no reader sees the others."""
+    if span.path.suffix != POINTS:
+        return [span.path]
+    return [path for path in (beside(span.path, part) for part in (POINTS, BLOCKS, SUM)) if path.exists()]
 
 
 def _temporary(run: Path, now: float) -> list[Removal]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.places import SEAL_LOCK, find_places, private_directory
 from stepscope.store.compact import compact
 from stepscope.store.decode import Decoded, decode_tail
-from stepscope.store.layout import RunFolder, Span, Writer
+from stepscope.store.layout import FileSpan, RunFolder, Writer
 from stepscope.store.sealed import open_sealed, write_sealed
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def seal(folder: RunFolder, writer: Writer, last: int) -> list[Path]:
     return made
 
 
-def _write(folder: RunFolder, tail: Span, decoded: Decoded) -> Path:
+def _write(folder: RunFolder, tail: FileSpan, decoded: Decoded) -> Path:
     folder.restore()  # the subfolders may have been deleted
     return write_sealed(
         folder.path / "metrics",
@@ -78,7 +78,7 @@ def _write(folder: RunFolder, tail: Span, decoded: Decoded) -> Path:
     )
 
 
-def last_sequences(units: Sequence[Span]) -> dict[int, int]:
+def last_sequences(units: Sequence[FileSpan]) -> dict[int, int]:
     """Return the highest sequence of each rank in the units of one writer."""
     found: dict[int, int] = {}
     for unit in units:

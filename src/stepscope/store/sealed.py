@@ -70,15 +70,6 @@ class Disk:
         path.unlink(missing_ok=True)
 
 
-def list_sealed(directory: Path) -> list[Path]:
-    """Return the files of points of every complete unit, sorted by name; empty if the directory does not exist."""
-    try:
-        found = [Path(entry.path) for entry in os.scandir(directory) if entry.name.endswith(POINTS)]
-    except FileNotFoundError:
-        return []
-    return sorted(path for path in found if not path.name.startswith(".") and not path.name.endswith(BLOCKS))
-
-
 def remove_sealed(path: Path) -> None:
     """Delete a unit, starting with the file that makes it visible."""
     for part in (path, beside(path, SUM), beside(path, BLOCKS)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from stepscope.store.catalog import RunInfo
     from stepscope.store.checksum import Sealed
+    from stepscope.store.reader import Past
+
+    AnyRun = RunInfo | Past
 
 POINTS = {
     "run": "VARCHAR",
@@ -84,33 +87,24 @@ _NUMBERS = {"rank": 2**31, "attempt": 2**31, "step": 2**63}
 """Integer columns of events, and the bound of their size."""
 
 
-class Source(NamedTuple):
-    """A run whose points are read."""
-
-    path: Path
-    id: str
-    project: str
-
-
 class Shelf:
     """The points of some runs at one time: files that DuckDB reads, and points that it is given.
 
     We read units that are not fully intact, which leaves out the damaged parts, and tails.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, runs: Sequence[AnyRun]) -> None:
         """List the files, verify their checksums, and read what DuckDB must not.
 
-        Raises:
-            FileNotFoundError: a file disappeared; list again.
+        Raises FileNotFoundError if a file disappears meanwhile: list again.
         """
-        self.sources = list(sources)
+        self.runs = list(runs)
         self.files: list[tuple[Path, int, bool]] = []
         """Each file, the index of its run, and whether another file may hold the same rows."""
         self.loose: list[tuple[int, bool, Points]] = []
         self._problems: dict[str, None] = {}
-        for index, source in enumerate(self.sources):
-            self._add(index, RunFolder(source.path))
+        for index, run in enumerate(self.runs):
+            self._add(index, RunFolder(run.path))
         self.files.sort(key=lambda entry: entry[2])  # grouped by kind: DuckDB numbers files from 0
 
     @property
@@ -145,23 +139,22 @@ class Shelf:
         self._problems.update(dict.fromkeys(problems))
 
 
-def problems_of(source: Source) -> list[str]:
+def problems_of(run: AnyRun) -> list[str]:
     """Return which points of a run cannot be read."""
     for _ in range(RELISTS):
         with contextlib.suppress(FileNotFoundError):  # merged since they were listed: list again
-            return Shelf([source]).problems
-    return [f"{source.path}: its files were merged or removed while they were compared"]
+            return Shelf([run]).problems
+    return [f"{run.path}: its files were merged or removed while they were compared"]
 
 
 def fill_points(connection: duckdb.DuckDBPyConnection, shelf: Shelf) -> None:
     """Create the view `points`, in which a row that two files may hold appears once.
 
-    Raises:
-        duckdb.IOException: a file is gone.
+    Raises duckdb.IOException if a file is gone.
     """
     indexes = np.array([index for _, index, _ in shelf.files], np.int64)
     _table(connection, "files", {"file": np.arange(len(indexes)), "source": indexes}, "file, source")
-    sources = {"source": np.arange(len(shelf.sources)), **_who(shelf.sources)}
+    sources = {"source": np.arange(len(shelf.runs)), **_who(shelf.runs)}
     _table(connection, "sources", sources, "source, run::VARCHAR AS run, project::VARCHAR AS project")
     points = Points.concat([part for _, _, part in shelf.loose])
     lengths = [len(part) for _, _, part in shelf.loose]
@@ -238,15 +231,10 @@ def fill_events(connection: duckdb.DuckDBPyConnection, infos: Sequence[RunInfo])
 
 
 def copy_points(connection: duckdb.DuckDBPyConnection, target: Path, renamed: Sequence[tuple[str, str, float]]) -> None:
-    """Write metrics from `points` to a Parquet file, ordered by name, rank, attempt and seq.
+    """Write metrics from the view `points` to a Parquet file, ordered by name, rank, attempt and seq.
 
-    Args:
-        connection: one whose `points` are filled.
-        target: the file.
-        renamed: each metric's recorded name, the name to write, and the factor for its values.
-
-    Raises:
-        duckdb.Error: it cannot be written.
+    `renamed` is each metric's recorded name, the name to write, and the factor for its values. Raises duckdb.Error if
+    the file cannot be written.
     """
     columns = {
         "name": _texts([recorded for recorded, _, _ in renamed]),
@@ -265,7 +253,7 @@ def strict_json(value: Any) -> str:
     return json.dumps(strict(value, word), separators=(",", ":"), allow_nan=False)
 
 
-def _who(infos: Sequence[Source | RunInfo]) -> dict[str, NDArray[Any]]:
+def _who(infos: Sequence[AnyRun]) -> dict[str, NDArray[Any]]:
     return {"run": _texts([info.id for info in infos]), "project": _texts([info.project for info in infos])}
 
 

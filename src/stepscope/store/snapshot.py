@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from stepscope.store.checksum import Sealed
-    from stepscope.store.layout import RunFolder, Span
+    from stepscope.store.layout import FileSpan, RunFolder
     from stepscope.store.parquet import Selection
 
 MOST_FILES = 5000
@@ -105,9 +105,9 @@ def take_snapshot(folder: RunFolder) -> Snapshot:
     return Snapshot(list(sealed.values()), Points.concat(parts), problems)
 
 
-def _readable(units: list[Span]) -> dict[Span, Sealed]:
+def _readable(units: list[FileSpan]) -> dict[FileSpan, Sealed]:
     """Return the description of each sealed file, for a limited number of files without usable checksums."""
-    found: dict[Span, Sealed] = {}
+    found: dict[FileSpan, Sealed] = {}
     unchecked = 0
     for unit in units:
         facts = found[unit] = _unit(unit.path, _version(unit.path))

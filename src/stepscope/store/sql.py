@@ -26,7 +26,6 @@ from stepscope.store.shelf import (
     RELISTS,
     RUNS,
     Shelf,
-    Source,
     copy_points,
     fill_events,
     fill_points,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stepscope.store.catalog import RunInfo
+    from stepscope.store.shelf import AnyRun
 
 VIEWS = {"points": POINTS, "runs": RUNS, "events": EVENTS}
 """Each view and its columns with their types."""
@@ -57,7 +57,7 @@ _BATCH = 2048
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """The result of a query: names and types of its columns, and an iterator over its rows."""
 
     columns: list[str]
@@ -74,7 +74,7 @@ class Database:
         self.problems = list(problems)
         """What could not be read, and why."""
 
-    def query(self, text: str) -> Answer:
+    def query(self, text: str) -> QueryResult:
         """Run one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN); another call ends the previous answer.
 
         Raises:
@@ -93,9 +93,8 @@ class Database:
             columns = self._connection.description
         except duckdb.Error as error:
             raise _complaint(error) from error
-        return Answer(
-            _distinct([str(column[0]) for column in columns]), [str(column[1]) for column in columns], self._rows()
-        )
+        names, types = ([str(column[at]) for column in columns] for at in (0, 1))
+        return QueryResult(_distinct(names), types, self._rows())
 
     def close(self) -> None:
         """Release everything."""
@@ -142,14 +141,9 @@ def connect(
 ) -> Database:
     """Open the views over all runs below a folder, as they are now.
 
-    Args:
-        root: as in `stepscope.runs`.
-        views: the views to fill; a query on another one fails with an explanation.
-        threads: maximum cores per query; None is all, at most 4.
-        memory: DuckDB's limit; nothing is spilled to disk.
-
-    Raises:
-        StepscopeError: there is no such folder.
+    Only `views` are filled; a query on another one fails with an explanation. `threads` is the maximum number of cores
+    per query (None: all, at most 4), `memory` DuckDB's limit; nothing is spilled to disk. Raises StepscopeError if
+    there is no such folder.
     """
     base = runs_root(root)
     if not base.is_dir():
@@ -165,11 +159,7 @@ def connect(
 
 
 def query(root: str | os.PathLike[str] | None, text: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return the columns and all rows of one query over the runs below a folder.
-
-    Raises:
-        StepscopeError: as `connect` and `Database.query` do.
-    """
+    """Return the columns and all rows of one query over the runs below a folder. Raises StepscopeError."""
     with connect(root, mentioned(text)) as database:
         answer = database.query(text)
         return answer.columns, list(answer.rows)
@@ -181,40 +171,33 @@ def mentioned(text: str) -> list[str]:
 
 
 def write_parquet(
-    source: Source, target: Path, renamed: Sequence[tuple[str, str, float]], memory: str = "1GB"
+    run: AnyRun, target: Path, renamed: Sequence[tuple[str, str, float]], memory: str = "1GB"
 ) -> list[str]:
     """Write metrics of one run to a Parquet file with the columns of `points`; return what was unreadable.
 
-    Args:
-        source: the run.
-        target: a file that is empty or missing; sorting spills beside it.
-        renamed: each metric's recorded name, the name to write, and the factor for its values.
-        memory: DuckDB's limit.
-
-    Raises:
-        StepscopeError: there is no such run, or DuckDB could not write the file.
+    The target is empty or missing; sorting spills beside it. `renamed` is as in `copy_points`, `memory` DuckDB's limit.
+    Raises StepscopeError if there is no such run, or DuckDB could not write the file.
     """
     spill = target.with_name(f"{target.name}.spill")
     with contextlib.closing(parquet.connect(min(4, os.cpu_count() or 1), memory)) as connection:
         try:
             connection.execute(f"SET temp_directory = {quoted(spill)}")
             connection.execute("CREATE SCHEMA internal")
-            shelf = Shelf([source])
+            shelf = Shelf([run])
             fill_points(connection, shelf)
             copy_points(connection, target, renamed)
         except duckdb.Error as error:
             what = f"write {target}"
             raise StepscopeError(what, _first_line(error), "make room there, or choose another place") from error
         except FileNotFoundError as error:
-            raise StepscopeError(f"read {source.path}", error, "run it again: a file was merged or removed") from error
+            raise StepscopeError(f"read {run.path}", error, "run it again: a file was merged or removed") from error
         finally:
             shutil.rmtree(spill, ignore_errors=True)
         return shelf.problems
 
 
 def _open(infos: Sequence[RunInfo], views: Collection[str], threads: int, memory: str) -> Database:
-    sources = [Source(info.path, info.id, info.project) for info in infos if info.state != "broken"]
-    shelf = Shelf(sources if "points" in views else [])
+    shelf = Shelf([info for info in infos if info.state != "broken"] if "points" in views else [])
     connection = parquet.connect(threads, memory)
     try:
         _lock(connection, shelf.paths)

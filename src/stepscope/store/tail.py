@@ -29,7 +29,7 @@ CLOCK = struct.Struct("<qq")
 
 
 @dataclass(frozen=True)
-class Frame:
+class TailFrame:
     """One verified frame."""
 
     kind: int
@@ -45,7 +45,7 @@ def encode(kind: int, stream: int, payload: bytes) -> bytes:
     return MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest + bytes(-len(payload) % 8)
 
 
-def decode(data: bytes) -> Iterator[Frame | int]:
+def decode(data: bytes) -> Iterator[TailFrame | int]:
     """Yield the frames of a tail file; an int is a number of bytes that are not a whole frame.
 
     After damage, reading resumes at the next frame with a valid checksum.
@@ -74,14 +74,14 @@ def is_unfinished(rest: bytes) -> bool:
     return bool(magic == MAGIC and HEAD_BYTES + length > len(rest))
 
 
-def _frame_at(data: bytes, position: int) -> Frame | None:
+def _frame_at(data: bytes, position: int) -> TailFrame | None:
     magic, crc, kind, stream, length = FRAME.unpack_from(data, position)
     if magic != MAGIC or length > MAX_PAYLOAD or position + HEAD_BYTES + length > len(data):
         return None
     end = position + HEAD_BYTES + length
     if zlib.crc32(data[position + 8 : end]) != crc:
         return None
-    return Frame(kind, stream, position + HEAD_BYTES, end)
+    return TailFrame(kind, stream, position + HEAD_BYTES, end)
 
 
 def _next_frame(data: bytes, start: int) -> int:

@@ -11,7 +11,7 @@ from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import unit_of
 from stepscope.store.events import read_events
-from stepscope.store.following import Follower
+from stepscope.store.following import TailFollower
 from stepscope.store.layout import RunFolder
 from stepscope.store.machine import read_machines
 from stepscope.store.meta import read_meta
@@ -60,7 +60,7 @@ class RunFeed:
         self._events = EventCount(self._folder)
         self._seen_events = -1
         self._due = 0.0
-        self._follower = Follower(self._folder)
+        self._follower = TailFollower(self._folder)
         self._sources: dict[str, str] = {}
         self._waiting: list[Points] | None = []
         self._wanted: PastRequest | None = request(everything=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.clock import boot_id, jumps
 from stepscope.store.drain import SEAL_BYTES, Drain, OwnRows
 from stepscope.store.layout import Writer
-from stepscope.store.machine import Machine
+from stepscope.store.machine import MachineDescription
 from stepscope.store.states import NodeState
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Attempts:
         self._found: dict[int, tuple[Drain, NodeState]] = {}
         self._opened: dict[tuple[int, int], float] = {}
         self._pair: Pair | None = None
-        self.described: dict[Writer, Machine] = {}
+        self.described: dict[Writer, MachineDescription] = {}
         """The machine files as they were last written."""
 
     def of(
@@ -106,7 +106,7 @@ class Attempts:
             return
         absent = sampling.absent()
         for writer in (drain.writer for drain in self.live()):
-            machine = Machine(writer.node, writer.attempt, sampling.metrics, absent, sampling.devices())
+            machine = MachineDescription(writer.node, writer.attempt, sampling.metrics, absent, sampling.devices())
             if self.described.get(writer) != machine:
                 machine.save(self._folder)
                 self.described[writer] = machine

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.store.curves import spans, thinned
-from stepscope.store.following import Follower
+from stepscope.store.following import TailFollower
 from stepscope.store.layout import RunFolder
 from stepscope.store.pyramid import Blocks, build
 from stepscope.store.reader import Past
@@ -57,7 +57,7 @@ class FollowedRun:
         """Begin with the rows so far. Raises StepscopeError if the run cannot be read."""
         self._folder = RunFolder(path)
         self._lock = threading.Lock()
-        self._follower = Follower(self._folder)
+        self._follower = TailFollower(self._folder)
         self._events = EventCount(self._folder)
         past = Past(self._folder, connection)
         names = past.names()

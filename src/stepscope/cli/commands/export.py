@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     """Export the run."""
     from stepscope.cli.named_run import resolve
     from stepscope.exporters.files.selection import choose
-    from stepscope.store.shelf import Source, problems_of
+    from stepscope.store.shelf import problems_of
 
     form = FORMATS[options.format]
     if options.wide and form.write_wide is None:
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     with resolve(options.run, options.dir).opened() as past:
         metrics = choose(past, _wanted(options.metrics, past.names()), options.spelling)
         _export(form, past, metrics, options)
-        problems = problems_of(Source(past.path, past.id, past.project))
+        problems = problems_of(past)
     for problem in problems:
         print(f"stepscope: {plain(problem)}", file=sys.stderr)
     return FINE

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from stepscope.store.sql import Answer
+    from stepscope.store.sql import QueryResult
 
 SHOWN = 1000
 """Most rows of a table; --json and --csv print all."""
@@ -113,7 +113,7 @@ def _number(value: Decimal) -> float | str:
     return number if Decimal(repr(number)) == value else str(value)
 
 
-def _print_json(answer: Answer) -> None:
+def _print_json(answer: QueryResult) -> None:
     opening = "["
     for row in answer.rows:
         print(opening, json.dumps(row_object(answer.columns, row), allow_nan=False), sep="\n", end="")
@@ -121,7 +121,7 @@ def _print_json(answer: Answer) -> None:
     print("\n]" if opening == "," else "[]")
 
 
-def _print_csv(answer: Answer) -> None:
+def _print_csv(answer: QueryResult) -> None:
     from stepscope.exporters.files.csv import text_cell
 
     print(",".join(map(text_cell, answer.columns)))
@@ -135,7 +135,7 @@ def _cell(value: Any) -> str:
     return "" if value is None else repr(value) if isinstance(value, float) else str(value).lower()
 
 
-def _print_table(answer: Answer) -> None:
+def _print_table(answer: QueryResult) -> None:
     shown = list(itertools.islice(answer.rows, SHOWN))
     total = len(shown) + sum(1 for _ in answer.rows)
     titles = [

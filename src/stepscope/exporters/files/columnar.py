@@ -8,7 +8,6 @@ from stepscope.core.errors import UsageError
 from stepscope.core.ring import NO_STEP
 from stepscope.exporters.files.portions import chunks, portions
 from stepscope.store import sql
-from stepscope.store.shelf import Source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,4 +75,4 @@ def write_parquet(past: Past, metrics: Sequence[ExportedMetric], path: Path) -> 
     Raises:
         StepscopeError: it cannot be written.
     """
-    sql.write_parquet(Source(past.path, past.id, past.project), path, metrics, MEMORY)
+    sql.write_parquet(past, path, metrics, MEMORY)
