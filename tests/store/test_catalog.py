@@ -10,7 +10,7 @@ from stepscope.core.clock import boot_id
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.sources.opened_run import open_run
 from stepscope.store import catalog
-from stepscope.store.catalog import find_run, locate, run_folders, runs, runs_root
+from stepscope.store.catalog import locate, run_folders, runs, runs_root
 from stepscope.store.known_roots import note_root
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import NodeState, RankState
@@ -103,36 +103,36 @@ def test_no_runs(tmp_path, folder):
 )
 def test_finding_a_run(root, text, found):
     """A run is found by its id, a unique start of it, project/id, its name, or as the latest."""
-    assert find_run(text, root) == root / found
+    assert locate(text, root).path == root / found
     assert open_run(text, root).path == root / found
 
 
 def test_finding_a_run_by_its_folder(root, monkeypatch):
     """A run is found by its folder, absolute or from here."""
-    assert find_run(root / "p" / "20260101-a") == root / "p" / "20260101-a"
+    assert locate(root / "p" / "20260101-a").path == root / "p" / "20260101-a"
     monkeypatch.chdir(root / "p")
-    assert find_run("20260101-a") == root / "p" / "20260101-a"
-    assert find_run(Path()) if (root / "p" / "run.json").exists() else True
+    assert locate("20260101-a").path == root / "p" / "20260101-a"
+    assert locate(Path()).path if (root / "p" / "run.json").exists() else True
 
 
 def test_exact_id_wins(root):
     """An id that is also the start of another one is that run."""
     make_folder(root / "p" / "other", run_id="other")
-    assert find_run("other", root).name == "other"
+    assert locate("other", root).path.name == "other"
 
 
 def test_ambiguous_start(root):
     """A start that several runs share is a usage error that names some of them."""
     with pytest.raises(UsageError, match=r"2 runs start so \(20260101-a, 20260102-b\)"):
-        find_run("2026", root)
+        locate("2026", root).path
 
 
 def test_no_such_run(root, tmp_path):
     """A run that is not there is an error that says where it was looked for."""
     with pytest.raises(StepscopeError, match="no such id"):
-        find_run("zzz", root)
+        locate("zzz", root).path
     with pytest.raises(StepscopeError, match="there is none"):
-        find_run("latest", tmp_path / "none")
+        locate("latest", tmp_path / "none").path
 
 
 def test_root_of_the_runs(tmp_path, monkeypatch):

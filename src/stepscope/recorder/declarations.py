@@ -50,10 +50,8 @@ class Declarations:
     def layout(self, names: tuple[str, ...], kinds: str) -> Layout | None:
         """Return the declared layout of these columns; None once there are too many schemas.
 
-        Raises:
-            OSError: the schema file cannot be written.
-            TooManyNamesError: a name is new and the limit is reached.
-            TimeoutError: another thread is declaring and does not finish.
+        Raises OSError if the schema file cannot be written, TooManyNamesError if a new name is beyond the limit,
+        TimeoutError if another thread is declaring and does not finish.
         """
         layout = self._layouts.get((names, kinds))
         if layout is not None:

@@ -20,6 +20,8 @@ from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.numbers import format_value
 from stepscope.core.vocabulary import by_canonical
 from stepscope.recorder.complaints import tell
+from stepscope.store.layout import RunFolder
+from stepscope.store.meta import read_meta
 from stepscope.views.rates import StepTotals, rates
 
 if TYPE_CHECKING:
@@ -91,7 +93,8 @@ def drawn(rows: list[tuple[str, str]], width: int, *, colour: bool, bad: bool = 
 def lines(path: Path, name: str, steps: int, end: str = "", now: float | None = None) -> Iterator[tuple[str, str]]:
     """Yield label and text of each row, the title first."""
     yield "stepscope", f"{_plain(name)} {_plain(end)}".strip()
-    seconds = (time.time() if now is None else now) - _created(path)
+    created = float(read_meta(RunFolder(path)).get("created", 0)) / 1e6
+    seconds = (time.time() if now is None else now) - created
     ranks = _trained(path)
     number = ranks[0].steps if ranks else steps
     rate = rates(ranks).steps_per_second
@@ -117,16 +120,8 @@ def _shell(path: Path) -> str:
     return shlex.quote(_plain(near if len(near) < len(far) else far))
 
 
-def _created(path: Path) -> float:
-    from stepscope.store.layout import RunFolder
-    from stepscope.store.meta import read_meta
-
-    return float(read_meta(RunFolder(path)).get("created", 0)) / 1e6
-
-
 def _trained(path: Path) -> list[StepTotals]:
     """Return the steps of each rank of the last attempt, as the watchers counted them; the first rank first."""
-    from stepscope.store.layout import RunFolder
     from stepscope.store.states import read_nodes
 
     nodes, _ = read_nodes(RunFolder(path))
@@ -145,7 +140,6 @@ def _span(seconds: float) -> str:
 
 
 def _events(path: Path) -> EventCount:
-    from stepscope.store.layout import RunFolder
     from stepscope.views.event_list import EventCount
 
     events = EventCount(RunFolder(path))
@@ -165,7 +159,6 @@ def _recent(path: Path) -> dict[str, Mapping[str, float]]:
     if "numpy" not in sys.modules:  # importing it takes longer than a summary is worth
         return {}
     from stepscope.store.decode import decode_tail
-    from stepscope.store.layout import RunFolder
 
     tails = [span.path for span in RunFolder(path).all_tails()]
     newest = max(tails, key=lambda tail: tail.stat().st_mtime, default=None)

@@ -24,10 +24,9 @@ BATCHES = 64
 
 
 class DrainThread(threading.Thread):
-    """A watcher's draining inside the trainer: rows reach the tail, nothing is sealed."""
+    """Drains the ring at `ring_path` every `interval` seconds: rows reach the tail, nothing is sealed."""
 
     def __init__(self, folder: Path, ring_path: Path, places: Places, interval: float = 0.1) -> None:
-        """Drain the ring at `ring_path` every `interval` seconds."""
         super().__init__(name="stepscope-drain", daemon=True)
         self._folder, self._ring_path, self._places, self._interval = RunFolder(folder), ring_path, places, interval
         self._ending = threading.Event()

@@ -75,16 +75,11 @@ class LocatedRun(NamedTuple):
 
 def ready_folder(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> RunFolder:
     """Find a run as `locate` does, and recover the rows of dead processes before anyone reads it."""
-    path = find_run(run, root)
+    path = locate(run, root).path
     with contextlib.suppress(OSError):  # this machine has no runtime folder, so it has no ring
         await_rows(find_places(), str(path))
     salvage_quietly()  # every ring: the run's path may have been spelt differently when it was recorded
     return RunFolder(path)
-
-
-def find_run(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of a run. Raises StepscopeError as `locate` does."""
-    return locate(run, root).path
 
 
 def locate(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> LocatedRun:
@@ -139,7 +134,7 @@ def _named(base: Path, text: str) -> LocatedRun | None:
     exact = [path for path in within if path.name == word]
     if exact:
         return _one_of(text, exact)
-    called = list(_called_so(within, word)) or list(_called_so(folders, text))
+    called = list(_with_name(within, word)) or list(_with_name(folders, text))
     if called:
         newest = max((run_info(path) for path in called), key=lambda info: info.created)
         note = f"{len(called)} runs are called {text!r}: this is the newest, {newest.id}" if len(called) > 1 else ""
@@ -156,7 +151,7 @@ def _one_of(text: str, paths: list[Path]) -> LocatedRun | None:
     raise UsageError(f"open run {text!r}", f"{len(paths)} runs start so ({some})", remedy)
 
 
-def _called_so(folders: list[Path], name: str) -> Iterator[Path]:
+def _with_name(folders: list[Path], name: str) -> Iterator[Path]:
     for path in folders:
         try:
             if read_meta(RunFolder(path)).get("name") == name:

@@ -248,12 +248,11 @@ class OwnRows:
 
 
 class Drain:
-    """Append the rows of streams to the tail of one writer, and their events to its events file."""
+    """Append the rows of streams to the tail of one writer, which the first row opens, and events to its own file."""
 
     def __init__(
         self, folder: RunFolder, writer: Writer, own: OwnRows, open_tail: Callable[[str], tail.TailFile] = tail.TailFile
     ) -> None:
-        """Start with no open file: the first row opens one."""
         self.folder, self.writer, self.own = folder, writer, own
         self.file: tail.TailFile | None = None
         self.number = -1

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.places import find_places, private_directory
+from stepscope.store.layout import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,11 +59,7 @@ def note_root(root: Path, environ: Mapping[str, str] | None = None) -> str:
     try:
         folder = place(environ)
         text = os.fsencode(root.absolute())
-        file = folder / f"{zlib.crc32(text):08x}{SUFFIX}"
-        new = file.with_name(f".{file.name}.{os.getpid()}")
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as out:
-            out.write(text)
-        os.replace(new, file)
+        replace(folder / f"{zlib.crc32(text):08x}{SUFFIX}", text)
         _forget(known_roots(environ), time.time() - FORGOTTEN)
     except OSError as error:
         return str(error)

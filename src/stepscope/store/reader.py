@@ -260,7 +260,6 @@ class Past:
         self._problems.update(dict.fromkeys(problems))
 
     def __repr__(self) -> str:
-        """Say which run this is."""
         return f"<stepscope run {self.id} in {self.path}>"
 
 

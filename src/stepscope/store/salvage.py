@@ -35,7 +35,7 @@ GRACE_SECONDS = 3.0
 """Minimum age of a ring with a dead trainer and no consumer before it is salvaged."""
 AWAIT_SECONDS = 20.0
 """How long a reader waits for rows that a watcher is still writing."""
-_SAID = frozenset((ring.STATE_FINISHED, ring.STATE_FAILED, ring.STATE_EXITED))
+_ENDED = frozenset((ring.STATE_FINISHED, ring.STATE_FAILED, ring.STATE_EXITED))
 UNMADE_SECONDS = 600.0
 """Creating a ring takes milliseconds: one that is unfinished for this long was abandoned."""
 
@@ -77,7 +77,7 @@ def _salvage_ring(path: Path, places: Places, note: Callable[[str], None]) -> bo
     try:
         if stream.writer_alive() or _is_young(stream):
             return False
-        _bring_home(stream, places)
+        _move_rows(stream, places)
         _tidy(places, stream.identity.run_path)
     except (OSError, ValueError) as error:
         note(f"cannot salvage {path}: {error}; it is tried again next time")
@@ -96,7 +96,7 @@ def _is_young(stream: Stream) -> bool:
     return stream.identity.boot_id == boot_id() and 0 <= age < GRACE_SECONDS
 
 
-def _bring_home(stream: Stream, places: Places) -> None:
+def _move_rows(stream: Stream, places: Places) -> None:
     identity = stream.identity
     folder = RunFolder(Path(identity.run_path))
     if not folder.path.is_dir() or not folder.is_home_of(identity.extra.get("created")):
@@ -139,7 +139,7 @@ def _undrained(places: Places, run_path: str) -> int:
                 words = struct.unpack(f"<{ring.WORDS}Q", file.read(ring.WORDS * 8))
         except (OSError, struct.error):  # deleted meanwhile, or not a ring
             continue
-        if words[ring.WORD_STATE] in _SAID and not words[ring.WORD_ENDED]:
+        if words[ring.WORD_STATE] in _ENDED and not words[ring.WORD_ENDED]:
             waiting += max(0, words[ring.WORD_HEAD] - words[ring.WORD_CURSOR])
     return waiting
 

@@ -121,13 +121,13 @@ def place_sealed(directory: Path, stem: str, fill: Callable[[Mapping[str, Path]]
     try:
         for path in parts.values():
             disk.close(disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW))
-        _write_file(parts[SUM], checksum.encode(_filled(fill, parts)), disk)
+        _persist(parts[SUM], os.O_WRONLY, disk, checksum.encode(_filled(fill, parts)))
         for part in (POINTS, BLOCKS):
-            _sync(parts[part], os.O_RDONLY, disk)
+            _persist(parts[part], os.O_RDONLY, disk)
         for part, temporary in parts.items():
             placed.append(beside(target, part))
             disk.rename(temporary, placed[-1])
-        _sync(directory, os.O_RDONLY | os.O_DIRECTORY, disk)
+        _persist(directory, os.O_RDONLY | os.O_DIRECTORY, disk)
     except BaseException:
         for path in [*reversed(placed), *parts.values()]:
             # A file that cannot be deleted now has a name that readers ignore, or its unit is not visible.
@@ -274,19 +274,16 @@ class _UnitReader:
         if unit.sums is None:
             return False
         wanted = unit.sums.blocks.groups_for(selection.names, selection.level)
+        cause = "its checksum does not match"
         try:
-            damaged = self._checked.check(unit.blocks_path, unit.sums.blocks, wanted).damaged
+            if not self._checked.check(unit.blocks_path, unit.sums.blocks, wanted).damaged:
+                return True
         except OSError as error:
             unit.path.stat()  # the whole unit is gone: the caller lists again
-            self._no_pyramid(unit, str(error.strerror))
-            return False
-        if damaged:
-            self._no_pyramid(unit, "its checksum does not match")
-        return not damaged
-
-    def _no_pyramid(self, unit: Sealed, cause: str) -> None:
+            cause = str(error.strerror)
         what = f"it cannot be used ({cause}); the points are read instead"
         self.problems.append(Problem(str(unit.blocks_path), what))
+        return False
 
     def _report(self, path: Path, sums: FileSum, findings: checksum.Findings) -> None:
         if not findings.framed:
@@ -385,19 +382,12 @@ def _sums(parts: Mapping[str, Path], points: Points, facts: Mapping[str, Any]) -
     return UnitSum(written, checksum.describe(parts[BLOCKS]), names, first_time=first, last_time=last, **facts)
 
 
-def _write_file(path: Path, data: bytes, disk: Disk) -> None:
-    descriptor = disk.open(path, os.O_WRONLY)
+def _persist(path: Path, flags: int, disk: Disk, data: bytes = b"") -> None:
+    """Write data, if any, and wait until the file or directory is on disk."""
+    descriptor = disk.open(path, flags)
     try:
         while data:
             data = data[disk.write(descriptor, data) :]
-        disk.fsync(descriptor)
-    finally:
-        disk.close(descriptor)
-
-
-def _sync(path: Path, flags: int, disk: Disk) -> None:
-    descriptor = disk.open(path, flags)
-    try:
         disk.fsync(descriptor)
     finally:
         disk.close(descriptor)

@@ -41,7 +41,6 @@ class Series:
     buckets: Blocks | None = None
 
     def __len__(self) -> int:
-        """Return the number of points."""
         return len(self.value)
 
 

@@ -66,20 +66,17 @@ class QueryResult:
 
 
 class Database:
-    """The views of some runs as of its opening. A context manager; one query at a time."""
+    """The views of some runs as of its opening, on a locked connection. A context manager; one query at a time."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, problems: Sequence[str]) -> None:
-        """Take a connection that is already locked."""
         self._connection = connection
         self.problems = list(problems)
         """What could not be read, and why."""
 
     def query(self, text: str) -> QueryResult:
-        """Run one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN); another call ends the previous answer.
+        """Run one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN); another call ends the previous result.
 
-        Raises:
-            UsageError: it is another statement, or invalid.
-            StepscopeError: it is valid but failed.
+        Raises UsageError if it is another statement or invalid, StepscopeError if it is valid but failed.
         """
         text = text.encode("utf-8", "replace").decode()
         with contextlib.suppress(duckdb.Error):  # there is none before the first query

@@ -195,14 +195,14 @@ def overall(nodes: list[NodeState]) -> tuple[str, str]:
     ranks = [rank for node in current for rank in node.ranks.values()]
     bad = [rank for rank in ranks if rank.state in ABNORMAL]
     if bad:
-        shown = _telling(bad)
+        shown = _decisive(bad)
         return shown.state, shown.cause
     if ranks and all(rank.state == "finished" for rank in ranks):
         return "finished", next((node.wrong for node in current if node.wrong), "")
     return "running", ""
 
 
-def _telling(bad: list[RankState]) -> RankState:
+def _decisive(bad: list[RankState]) -> RankState:
     """Return the rank that determines how the run ended: the first to end, unless a launcher ended it after Ctrl-C."""
     first = min(bad, key=lambda rank: rank.ended or 2**62)
     if first.ended is None or not first.cause.startswith("killed by SIGTERM"):
