@@ -181,3 +181,74 @@ def test_a_row_logged_between_two_steps_belongs_to_the_last(rig, steps):
     rig.run.log({"between": 2})
     found = [(index, *values) for index, values in rig.rows() if "step_seconds" not in values]
     assert found == [(0, "inside"), (0, "between"), (1, "inside"), (0, "between")]
+
+
+def test_time_before_the_first_step_belongs_to_no_step(rig, steps, ticks):
+    """`start` begins the first step now, and does nothing once there is one."""
+    charge(steps, "data").begin()
+    spend(ticks, 5)
+    steps.start()
+    spend(ticks, 2)
+    steps.start()
+    steps.open()
+    steps.close(None)
+    steps.mark()
+    spend(ticks, 1)
+    steps.close(None)
+    assert [step["step_seconds"] for step in phases(rig)] == [2, 1]
+
+
+def test_inside_a_phase_of_the_users_own_hooks_charge_nothing(rig, steps, ticks):
+    """From the first step with a phase of the user's own on, hooks charge only outside of such phases."""
+    forward = charge(steps, "forward")
+    for _ in range(2):
+        steps.open()
+        with rig.run.phase("mine"):
+            if forward.begin():
+                forward.end()
+            spend(ticks, 2)
+        assert forward.begin()
+        assert not steps.note(None)
+        spend(ticks, 3)
+        assert steps.marking or not forward.begin()
+        forward.end()
+        steps.close(4)
+    first, second = phases(rig)
+    assert first["mine"] == second["mine"] == 2
+    assert second["forward"] == 3
+    assert [values["samples"] for _, values in rig.rows()] == [4, 4]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_reset_closes_what_an_interrupt_left_open(rig, steps, ticks, own):
+    """Phases that a hook could not close end at the reset, with and without phases of the user's own."""
+    forward, wire = charge(steps, "forward"), charge(steps, "communication")
+    if own:
+        with rig.run.phase("mine"):
+            spend(ticks, 1)
+        steps.close(None)
+    steps.open()
+    forward.begin()
+    wire.begin()
+    spend(ticks, 2)
+    steps.reset()
+    spend(ticks, 3)
+    steps.close(None)
+    found = phases(rig)[-1]
+    assert (found["communication"], found["other"], found["step_seconds"]) == (2, 3, 5)
+
+
+def test_a_phase_that_is_open_when_the_user_takes_over_goes_on(rig, steps, ticks):
+    """The first step of the user's own counts an open phase from its start to its end."""
+    forward = charge(steps, "forward")
+    steps.open()
+    forward.begin()
+    spend(ticks, 2)
+    with rig.run.step():
+        spend(ticks, 3)
+        forward.end()
+        spend(ticks, 1)
+    steps.give_way()
+    steps.fold()
+    steps.open()
+    assert phases(rig) == [{"step_seconds": 6, "other": 1, "forward": 5}]

@@ -41,3 +41,18 @@ def test_no_terminal(monkeypatch):
     complaints = Complaints()
     complaints.say("kind", "hello")
     assert complaints.counts == {"kind": 1}
+
+
+def test_a_shield_reports_an_error_and_does_not_raise_it():
+    """An exception inside a shield becomes one line with its remedy; interrupts and exits go on."""
+    stream = io.StringIO()
+    complaints = Complaints(stream)
+    with complaints.shield("kind", "read it", "it is left out") as shield:
+        raise ValueError("broken")
+    assert shield.failed
+    assert stream.getvalue() == "stepscope: cannot read it: ValueError: broken; it is left out\n"
+    with complaints.shield("kind", "read it") as calm:
+        pass
+    assert not calm.failed
+    with pytest.raises(KeyboardInterrupt), complaints.shield("kind", "read it"):
+        raise KeyboardInterrupt

@@ -427,3 +427,57 @@ def test_threads_that_cannot_be_started(spilling, monkeypatch):
     drain(rig)
     rig.run.give_back()
     assert not rig.spill.exists()
+
+
+def test_a_spill_that_cannot_be_written_loses_rows(spilling, monkeypatch):
+    """Rows that no place accepts, for want of space or of a folder, are counted as lost, and the others are kept."""
+
+    def refuse(*_):
+        raise OSError(28, "no space")
+
+    rig = spilling()
+    with monkeypatch.context() as patched:
+        patched.setattr(overflow.os, "pwrite", refuse)
+        fill(rig, 5000)
+    found = values(rig)
+    assert rig.run.overflow.lost() == found[0] > 0
+    homeless = spilling()
+    homeless.run.overflow._places = refuse
+    fill(homeless, 5000)
+    assert homeless.run.overflow.lost() == values(homeless)[0] > 0
+
+
+def test_a_run_that_could_not_be_written_says_so(spilling, capsys):
+    """If the watcher reports a failure, the message names the disk as the cause."""
+    rig = spilling(segments=0)
+    rig.reader.set_word(ring.WORD_STATUS, min(status.FAILURES))
+    fill(rig, 5000)
+    rig.run._tell_losses()
+    assert "the run could not be written meanwhile; free its disk" in capsys.readouterr().err
+
+
+def test_nothing_is_reported_after_the_end_of_the_run(spilling, threads, monkeypatch, capsys):
+    """The thread that reports losses ends with the run, which has reported them itself."""
+    rig = spilling(segments=0)
+    fill(rig, 5000)
+    [(work, arguments)] = threads
+
+    def ended():
+        raise ValueError("operation forbidden on released memoryview object")
+
+    monkeypatch.setattr(rig.run.overflow, "lost", ended)
+    work(*arguments)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_drained_spill_is_left_to_the_thread_that_writes(spilling):
+    """While a thread holds the token, nobody else deletes the spill file."""
+    rig = spilling()
+    fill(rig, 5000)
+    drain(rig)
+    token = rig.run._tokens.pop()
+    rig.run.give_back()
+    assert rig.spill.exists()
+    rig.run._tokens.append(token)
+    rig.run.give_back()
+    assert not rig.spill.exists()

@@ -124,15 +124,15 @@ def test_exact_id_wins(root):
 def test_ambiguous_start(root):
     """A start that several runs share is a usage error that names some of them."""
     with pytest.raises(UsageError, match=r"2 runs start so \(20260101-a, 20260102-b\)"):
-        locate("2026", root).path
+        locate("2026", root)
 
 
 def test_no_such_run(root, tmp_path):
     """A run that is not there is an error that says where it was looked for."""
     with pytest.raises(StepscopeError, match="no such id"):
-        locate("zzz", root).path
+        locate("zzz", root)
     with pytest.raises(StepscopeError, match="there is none"):
-        locate("latest", tmp_path / "none").path
+        locate("latest", tmp_path / "none")
 
 
 def test_root_of_the_runs(tmp_path, monkeypatch):
