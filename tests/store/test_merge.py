@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.store import merge, parquet, rowgroups, sealed
+from stepscope.store import merge, parquet, sealed
 from stepscope.store.checksum import Checked
 from stepscope.store.footer import FooterError
 from stepscope.store.parquet import Selection
@@ -115,7 +115,7 @@ def test_files_of_other_columns_are_not_joined(tmp_path):
     for name, query in (("a", "SELECT 1 AS x"), ("b", "SELECT 'b' AS x")):
         duckdb.execute(f"COPY ({query}) TO '{tmp_path}/{name}' (FORMAT parquet)")
     (tmp_path / "both").touch()
-    with rowgroups.joining(tmp_path / "both", sealed.Disk()) as joined:
+    with merge.joining(tmp_path / "both", sealed.Disk()) as joined:
         joined.append(tmp_path / "a")
         with pytest.raises(FooterError, match="columns differ"):
             joined.append(tmp_path / "b")

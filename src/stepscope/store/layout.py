@@ -220,6 +220,14 @@ def _write(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
+def age_of(path: Path, now: float) -> float:
+    """Return the seconds since a file changed; 0 if it is missing."""
+    try:
+        return now - path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def _spans(folder: Path, pattern: re.Pattern[str]) -> list[FileSpan]:
     """Return the files of a folder whose names match, in order."""
     try:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.store import checksum, parquet, pyramid
+from stepscope.store import checksum, footer, parquet, pyramid
 from stepscope.store.checksum import BLOCKS, POINTS, UnitSum
 from stepscope.store.footer import FooterError
 from stepscope.store.points import Points, in_order
-from stepscope.store.rowgroups import joining
 from stepscope.store.sealed import Disk, open_sealed, place_sealed
 
 if TYPE_CHECKING:
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
     import duckdb
     from numpy.typing import NDArray
 
-    from stepscope.store.rowgroups import Joined
-
 SLICE = 2 * 98_304
 """Maximum points in memory: two row groups, and a multiple of the largest block."""
 
+_CHUNK = 1 << 20
+"""Bytes copied at once."""
 _MEMORY = "64MB"
 _BLOCKS_AT_ONCE = 16_384
 _SERIES_AT_ONCE = 100_000
@@ -229,10 +228,81 @@ def _remove(path: Path, disk: Disk) -> None:
         disk.unlink(path)
 
 
+class JoinedFile:
+    """A Parquet file that grows by the row groups of others: their bytes are copied, only the footer is new.
+
+    All of them must have the same columns.
+    """
+
+    def __init__(self, target: int, disk: Disk) -> None:
+        self._target, self._disk = target, disk
+        self._template: footer.Footer | None = None
+        self._entries: list[bytes] = []
+        self._end = 0
+        self.rows = 0
+
+    def append(self, piece: Path) -> None:
+        """Add the row groups of a file; raise FooterError if it is not a Parquet file, or has other columns."""
+        source = os.open(piece, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(source).st_size
+            start, length = footer.locate(size, os.pread(source, footer.TAIL_BYTES, max(0, size - footer.TAIL_BYTES)))
+            found = footer.parse(os.pread(source, length, start))
+            if self._entries and found.groups and not footer.same_columns(found, self._template or found):
+                raise FooterError("cannot join Parquet files: their columns differ")
+            if not self._entries:
+                self._template = found
+            self._copy(source, found, start)
+        finally:
+            os.close(source)
+
+    def _copy(self, source: int, found: footer.Footer, end: int) -> None:
+        if not found.groups:
+            return
+        if not self._end:
+            self._write(footer.MAGIC)
+        first = found.groups[0].offset
+        shift = self._end - first
+        self._entries += [footer.moved(found, group, shift) for group in found.groups]
+        self.rows += found.rows
+        while first < end:
+            data = os.pread(source, min(_CHUNK, end - first), first)
+            if not data:
+                raise FooterError("cannot join Parquet files: one ends too early")
+            self._write(data)
+            first += len(data)
+
+    def _write(self, data: bytes) -> None:
+        self._end += len(data)
+        while data:
+            data = data[self._disk.write(self._target, data) :]
+
+    def finish(self) -> None:
+        """Write the footer, if anything was appended."""
+        if self._template is None:
+            return
+        if not self._end:
+            self._write(footer.MAGIC)
+        end = footer.with_row_groups(self._template, self._entries, self.rows)
+        self._write(end + footer.tail(end))
+
+
+@contextlib.contextmanager
+def joining(path: Path, disk: Disk) -> Iterator[JoinedFile]:
+    """Open an existing empty file; finish it if the block succeeds, and close it in any case."""
+    descriptor = disk.open(path, os.O_WRONLY)
+    try:
+        joined = JoinedFile(descriptor, disk)
+        yield joined
+        joined.finish()
+    finally:
+        disk.close(descriptor)
+
+
 class _Level:
     """One level of the pyramid, written one row group at a time."""
 
-    def __init__(self, level: int, target: Joined) -> None:
+    def __init__(self, level: int, target: JoinedFile) -> None:
         self._level, self._target = level, target
         self._waiting: list[dict[str, NDArray[Any]]] = []
 
@@ -283,12 +353,12 @@ class _Merger:
             if not joined.rows:
                 self.append_points(Points.empty(), joined)
 
-    def append_points(self, points: Points, target: Joined) -> None:
+    def append_points(self, points: Points, target: JoinedFile) -> None:
         """Append sorted points as row groups."""
         parquet.write_points(self._connection, self._piece, points, self._disk.copy)
         target.append(self._piece)
 
-    def write_blocks(self, columns: dict[str, NDArray[Any]], target: Joined) -> None:
+    def write_blocks(self, columns: dict[str, NDArray[Any]], target: JoinedFile) -> None:
         """Write blocks as row groups."""
         parquet.write_blocks(self._connection, self._piece, columns, self._disk.copy)
         target.append(self._piece)

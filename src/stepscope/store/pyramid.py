@@ -115,7 +115,7 @@ def build(points: Points, size: int) -> Blocks:
     low_at, low = _extreme(points.value, finite, starts, np.minimum)
     high_at, high = _extreme(points.value, finite, starts, np.maximum)
     nonfinite = count - reduce_by(np.add, finite.astype(np.int64), starts)
-    bad_at = _first(~finite, starts)
+    bad_at = first_where(~finite, starts)
     with_step = points.step != NO_STEP
     last = ends - 1
     picked: dict[str, NDArray[Any]] = {key: getattr(points, key)[starts] for key in ("name", "rank", "attempt")}
@@ -212,15 +212,15 @@ def _low_step(step: NDArray[np.int64], with_step: NDArray[np.bool_], starts: NDA
     return np.where(reduce_by(np.maximum, with_step, starts), low, NO_STEP)
 
 
-def _first(mask: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first position of each block where the mask holds, or the block's start."""
+def first_where(mask: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first position of each group where the mask holds, or the group's start."""
     hits = np.flatnonzero(mask)
     if not len(hits) or not len(starts):
         return starts
-    block = np.searchsorted(starts, hits, side="right") - 1
-    first = np.concatenate(([True], block[1:] != block[:-1]))
+    group = np.searchsorted(starts, hits, side="right") - 1
+    first = np.concatenate(([True], group[1:] != group[:-1]))
     out: NDArray[np.int64] = starts.copy()
-    out[block[first]] = hits[first]
+    out[group[first]] = hits[first]
     return out
 
 
@@ -232,7 +232,7 @@ def _extreme(
     known = value if finite.all() else np.where(finite, value, neutral)
     found = reduce_by(how, known, starts)
     lengths = np.diff(starts, append=len(value))
-    at = _first((known == np.repeat(found, lengths)) & finite, starts)
+    at = first_where((known == np.repeat(found, lengths)) & finite, starts)
     # Read from the column, so that the stored one of 0.0 and -0.0, which are equal, is shown.
     return at, np.where(np.isfinite(found), value[at], np.nan)
 

@@ -20,7 +20,7 @@ from stepscope.core import ring
 from stepscope.core.errors import StepscopeError
 from stepscope.core.places import find_places
 from stepscope.store.checksum import BLOCKS, POINTS, SUM, beside
-from stepscope.store.layout import FOLDERS, RUN_FILE, RunFolder
+from stepscope.store.layout import FOLDERS, RUN_FILE, RunFolder, age_of
 from stepscope.store.meta import read_meta
 from stepscope.store.states import read_nodes
 
@@ -286,7 +286,7 @@ def _replaced(folder: RunFolder, now: float) -> list[Removal]:
     removals = []
     for old in [*folder.all_units(), *folder.all_tails()]:
         newer = [unit for unit in units if unit.covers(old) and unit.path != old.path]
-        if newer and _age(newer[0].path, now) > SUPERSEDED_AFTER and is_whole(newer[0].path):
+        if newer and age_of(newer[0].path, now) > SUPERSEDED_AFTER and is_whole(newer[0].path):
             removals += [Removal(part, _size(part), "replaced by a later file") for part in _files(old)]
     return removals
 
@@ -301,15 +301,7 @@ def _files(span: FileSpan) -> list[Path]:
 def _temporary(run: Path, now: float) -> list[Removal]:
     places = (run, *(run / name for name in FOLDERS))
     found = [path for place in places for path in _hidden(place) if _LEFTOVER.fullmatch(path.name) and path.is_file()]
-    return [Removal(path, _size(path), "temporary") for path in found if _age(path, now) > LEFTOVER_AFTER]
-
-
-def _age(path: Path, now: float) -> float:
-    """Return the seconds since a file was written; 0 if it is gone."""
-    try:
-        return now - path.stat().st_mtime
-    except OSError:
-        return 0.0
+    return [Removal(path, _size(path), "temporary") for path in found if age_of(path, now) > LEFTOVER_AFTER]
 
 
 def _size(path: Path | str, parent: int | None = None) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.core.ring import NO_STEP
 from stepscope.store.points import Points, series_bounds
-from stepscope.store.pyramid import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, build
+from stepscope.store.pyramid import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, build, first_where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,7 @@ def reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
     ends = np.concatenate((starts[1:], [len(blocks)])) - 1
     lowest = _where(blocks.min, starts, np.fmin)
     highest = _where(blocks.max, starts, np.fmax)
-    bad = _first_bad(blocks, starts)
+    bad = first_where(blocks.bad_kind > 0, starts)
     count = np.add.reduceat(blocks.count, starts)
     finite = blocks.count - blocks.nonfinite
     weight = np.add.reduceat(finite, starts)
@@ -144,17 +144,8 @@ def reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
 
 def _where(column: NDArray[np.float64], starts: NDArray[np.int64], how: np.ufunc) -> NDArray[np.int64]:
     """Return the position of the first entry of each group that holds its extreme; the first one if all are NaN."""
-    lengths = np.diff(starts, append=len(column))
-    extreme = np.repeat(how.reduceat(column, starts), lengths)
-    hit = (column == extreme) | np.isnan(extreme)
-    place = np.where(hit, np.arange(len(column)), len(column))
-    return np.minimum.reduceat(place, starts)
-
-
-def _first_bad(blocks: Blocks, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    place = np.where(blocks.bad_kind > 0, np.arange(len(blocks)), len(blocks))
-    first = np.minimum.reduceat(place, starts)
-    return np.where(first == len(blocks), starts, first)
+    extreme = np.repeat(how.reduceat(column, starts), np.diff(starts, append=len(column)))
+    return first_where(column == extreme, starts)
 
 
 def summarize(value: NDArray[np.float64]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.clock import boot_id
 from stepscope.core.endings import INTERRUPTED
 from stepscope.core.numbers import format_bytes
-from stepscope.store.layout import RunFolder, Writer, replace
+from stepscope.store.layout import RunFolder, Writer, age_of, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -154,18 +154,10 @@ def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
             nodes.append(node)
         except (OSError, ValueError, TypeError, RecursionError) as error:
             problems.append(f"{path.name}: {error}")
-    if not nodes and not problems and _age(folder.run_file) > LOST_AFTER:
+    if not nodes and not problems and age_of(folder.run_file, time.time()) > LOST_AFTER:
         cause = "it ended before a watcher came, or nobody could write to its folder"
         nodes.append(NodeState("", 0, ended=True, ranks={0: RankState("lost", cause, inferred=True)}))
     return nodes, problems
-
-
-def _age(path: Path) -> float:
-    """Return the seconds since a file changed; 0 if it is missing."""
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def unseen_end(rank: RankState) -> tuple[str, str]:
