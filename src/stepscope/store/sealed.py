@@ -114,7 +114,7 @@ def place_sealed(directory: Path, stem: str, fill: Callable[[Mapping[str, Path]]
         raise ValueError(f"cannot seal a unit named {stem!r}: not <host>-<attempt>-<first>-<last>")
     target = directory / f"{stem}{POINTS}"
     if target.exists():
-        raise FileExistsError(errno.EEXIST, "the unit is already sealed", str(target))
+        raise _refusal(errno.EEXIST, "the unit is already sealed", target)
     _sweep(directory, stem, disk)
     parts = {part: directory / f"{TEMPORARY}{stem}{part}" for part in (BLOCKS, SUM, POINTS)}
     placed: list[Path] = []
@@ -357,7 +357,7 @@ def _filled(fill: Callable[[Mapping[str, Path]], UnitSum], parts: Mapping[str, P
         words = str(error).partition("\n")[0]
         # DuckDB passes on the system's message without its number.
         number = next((number for number in _ERRNOS if os.strerror(number) in str(error)), errno.EIO)
-        raise OSError(number, words, str(parts[POINTS])) from error
+        raise _refusal(number, words, parts[POINTS]) from error
 
 
 def _write_parts(parts: Mapping[str, Path], points: Points, facts: Mapping[str, Any], disk: Disk) -> UnitSum:
@@ -391,6 +391,11 @@ def _persist(path: Path, flags: int, disk: Disk, data: bytes = b"") -> None:
         disk.fsync(descriptor)
     finally:
         disk.close(descriptor)
+
+
+def _refusal(number: int, words: str, path: Path) -> OSError:
+    """Return the system's error of that number; Python picks the class, such as FileExistsError."""
+    return OSError(number, words, str(path))
 
 
 def _sweep(directory: Path, stem: str, disk: Disk) -> None:
