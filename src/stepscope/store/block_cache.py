@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.store.checksum import Sealed
+    from stepscope.store.checksum import SealedUnit
     from stepscope.store.parquet import Fetched, Selection
 
     Ends = tuple[int, int]
@@ -137,7 +137,7 @@ class BlockCache:
 class Pieces(NamedTuple):
     """The result of reading the pyramid once."""
 
-    units: list[Sealed]
+    units: list[SealedUnit]
     """Units whose pyramid was read; `found.file` is an index into this list."""
     found: Fetched
     built: list[tuple[int, Blocks]]
@@ -155,7 +155,7 @@ class _PyramidReader(Protocol):
 
     problems: list[Any]
 
-    def pieces(self, selection: Selection, units: Sequence[Sealed]) -> Pieces:
+    def pieces(self, selection: Selection, units: Sequence[SealedUnit]) -> Pieces:
         """Read the pyramid."""
 
 
@@ -163,7 +163,7 @@ def read_through(
     cache: BlockCache,
     reader: _PyramidReader,
     selection: Selection,
-    units: Sequence[Sealed],
+    units: Sequence[SealedUnit],
     ranges: tuple[Ends | None, Ends | None],
 ) -> list[Blocks]:
     """Return the blocks of selected names, at least those that overlap the ranges of steps and times.
@@ -193,7 +193,7 @@ def read_through(
 
 
 def _read(
-    reader: _PyramidReader, selection: Selection, units: Sequence[Sealed], missing: Sequence[_Place]
+    reader: _PyramidReader, selection: Selection, units: Sequence[SealedUnit], missing: Sequence[_Place]
 ) -> tuple[dict[_Place, _Unit], list[Blocks]]:
     """Read the names that units lack in the cache; return their blocks by unit, and those without a pyramid.
 
@@ -213,7 +213,7 @@ def _read(
     return found, rest
 
 
-def _keys(unit: Sealed, selection: Selection) -> Callable[[str], _Key] | None:
+def _keys(unit: SealedUnit, selection: Selection) -> Callable[[str], _Key] | None:
     """Return the cache key of each name in a unit; None if its file cannot be examined."""
     try:
         facts = os.stat(unit.blocks_path)
@@ -224,7 +224,7 @@ def _keys(unit: Sealed, selection: Selection) -> Callable[[str], _Key] | None:
     return lambda name: (file, selection.level, name, filters)
 
 
-def _by_name(pieces: Pieces, names: Sequence[str]) -> Iterator[tuple[Sealed, str, _Unit]]:
+def _by_name(pieces: Pieces, names: Sequence[str]) -> Iterator[tuple[SealedUnit, str, _Unit]]:
     """Yield what was read of each name in each unit whose pyramid was read, even if it is empty."""
     stored = _parts(pieces.found.blocks(), pieces.found.file)
     built: dict[tuple[int, str], _Kept] = {}

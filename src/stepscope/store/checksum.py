@@ -99,7 +99,7 @@ class UnitSum:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedUnit:
     """One sealed unit, as its `.sum` describes it."""
 
     path: Path

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.store.block_cache import BlockCache
-    from stepscope.store.checksum import Sealed
+    from stepscope.store.checksum import SealedUnit
     from stepscope.store.snapshot import Snapshot
 
     Ends = tuple[int, int]
@@ -184,7 +184,7 @@ class _Reading:
         self.problems += map(str, problems)
         return build(found.select(_of_blocks(found, cut)), 1)
 
-    def _touched(self, cut: Blocks, left: NDArray[np.bool_], names: set[str]) -> list[Sealed]:
+    def _touched(self, cut: Blocks, left: NDArray[np.bool_], names: set[str]) -> list[SealedUnit]:
         """Return the units that the blocks at either end may come from: opening a file costs most."""
         times = [(int(cut.low_time[end].min()), int(cut.high_time[end].max())) for end in (left, ~left) if end.any()]
         return [unit for unit in self._snapshot.holding(names) if any(map(unit.overlaps, times))]

@@ -20,7 +20,7 @@ import numpy as np
 from stepscope.core.ring import NO_STEP
 from stepscope.store import checksum, parquet, pyramid
 from stepscope.store.block_cache import Pieces, read_through
-from stepscope.store.checksum import BLOCKS, POINTS, SUM, Checked, FileSum, Problem, Sealed, UnitSum, beside
+from stepscope.store.checksum import BLOCKS, POINTS, SUM, Checked, FileSum, Problem, SealedUnit, UnitSum, beside
 from stepscope.store.footer import FooterError
 from stepscope.store.parquet import EVERYTHING, Fetched, Selection
 from stepscope.store.points import NO_NS, Points, in_order, series_bounds, with_sorted_names
@@ -137,7 +137,7 @@ def place_sealed(directory: Path, stem: str, fill: Callable[[Mapping[str, Path]]
     return target
 
 
-def open_sealed(path: Path, *, connection: duckdb.DuckDBPyConnection | None = None) -> Sealed:
+def open_sealed(path: Path, *, connection: duckdb.DuckDBPyConnection | None = None) -> SealedUnit:
     """Read the `.sum` of a unit, without touching the Parquet; raise FileNotFoundError if the unit is gone.
 
     A missing or damaged `.sum` is reported in `problems`, and the same facts are read from the file itself.
@@ -151,11 +151,11 @@ def open_sealed(path: Path, *, connection: duckdb.DuckDBPyConnection | None = No
             return _unverified(path, problem, connection or stack.enter_context(parquet.connect()))
     names = {name: count for name, (count, _) in sums.names.items()}
     problems = tuple(Problem(str(path), what) for what in sums.problems)
-    return Sealed(path, names, sums.last_seq, sums.first_time, sums.last_time, sums.info, problems, sums)
+    return SealedUnit(path, names, sums.last_seq, sums.first_time, sums.last_time, sums.info, problems, sums)
 
 
 def read_points(
-    units: Iterable[Sealed],
+    units: Iterable[SealedUnit],
     selection: Selection = EVERYTHING,
     *,
     connection: duckdb.DuckDBPyConnection | None = None,
@@ -173,7 +173,7 @@ def read_points(
 
 
 def read_blocks(
-    units: Iterable[Sealed],
+    units: Iterable[SealedUnit],
     selection: Selection,
     *,
     connection: duckdb.DuckDBPyConnection | None = None,
@@ -211,7 +211,7 @@ class _UnitReader:
         self._checked = checked
         self.problems: list[Problem] = []
 
-    def read(self, selection: Selection, units: Sequence[Sealed]) -> Fetched:
+    def read(self, selection: Selection, units: Sequence[SealedUnit]) -> Fetched:
         """Return the result of a selection; `Fetched.file` is the index into the units."""
         with contextlib.ExitStack() as stack:
             sources: dict[int, Path] = {}
@@ -221,10 +221,10 @@ class _UnitReader:
                     sources[index] = source
             return self._fetch(selection, sources, units)
 
-    def pieces(self, selection: Selection, units: Sequence[Sealed]) -> Pieces:
+    def pieces(self, selection: Selection, units: Sequence[SealedUnit]) -> Pieces:
         """Return blocks that hold every point once, some of them built from points."""
-        ready: list[Sealed] = []
-        rest: list[Sealed] = []
+        ready: list[SealedUnit] = []
+        rest: list[SealedUnit] = []
         for unit in units:
             if _names_in(unit, selection.names):
                 (ready if self._has_pyramid(unit, selection) else rest).append(unit)
@@ -233,7 +233,7 @@ class _UnitReader:
         points = self.read(replace(selection, level=None), rest)
         return Pieces(ready, found, short, [pyramid.build(part, selection.level or 0) for _, part in points.by_file()])
 
-    def _short(self, selection: Selection, units: Sequence[Sealed], found: Fetched) -> list[tuple[int, Blocks]]:
+    def _short(self, selection: Selection, units: Sequence[SealedUnit], found: Fetched) -> list[tuple[int, Blocks]]:
         """Build the blocks of series that are too short to have any in their unit."""
         short = {
             name for unit in units for name in _short_names(unit) if selection.names is None or name in selection.names
@@ -246,7 +246,7 @@ class _UnitReader:
             (file, pyramid.build(_without(part, file, known), selection.level or 0)) for file, part in points.by_file()
         ]
 
-    def _source(self, unit: Sealed, selection: Selection, stack: contextlib.ExitStack) -> Path | None:
+    def _source(self, unit: SealedUnit, selection: Selection, stack: contextlib.ExitStack) -> Path | None:
         """Return the file to read: the unit's own, a repaired copy, or None if nothing of it is readable."""
         path = unit.path if selection.level is None else unit.blocks_path
         if unit.sums is None:
@@ -269,7 +269,7 @@ class _UnitReader:
             return None
         return copy
 
-    def _has_pyramid(self, unit: Sealed, selection: Selection) -> bool:
+    def _has_pyramid(self, unit: SealedUnit, selection: Selection) -> bool:
         """Return whether the requested blocks of a unit exist and are intact."""
         if unit.sums is None:
             return False
@@ -293,7 +293,7 @@ class _UnitReader:
             what = f"row group {index} does not match its checksum; {rows} entries are left out"
             self.problems.append(Problem(str(path), what, rows))
 
-    def _fetch(self, selection: Selection, sources: Mapping[int, Path], units: Sequence[Sealed]) -> Fetched:
+    def _fetch(self, selection: Selection, sources: Mapping[int, Path], units: Sequence[SealedUnit]) -> Fetched:
         names = sorted({name for index in sources for name in _names_in(units[index], selection.names)})
         if all(units[index].names.keys() <= set(names) for index in sources):
             selection = replace(
@@ -316,11 +316,11 @@ class _UnitReader:
         return replace(found, file=places[found.file])
 
 
-def _names_in(unit: Sealed, names: Collection[str] | None) -> Collection[str]:
+def _names_in(unit: SealedUnit, names: Collection[str] | None) -> Collection[str]:
     return unit.names if names is None else [name for name in names if name in unit.names]
 
 
-def _short_names(unit: Sealed) -> list[str]:
+def _short_names(unit: SealedUnit) -> list[str]:
     return [] if unit.sums is None else [name for name, (_, short) in unit.sums.names.items() if short]
 
 
@@ -339,14 +339,14 @@ def _without(points: Points, file: int, known: Collection[tuple[int, str, int, i
     return points.select(np.repeat(np.array(new, dtype=bool), lengths))
 
 
-def _unverified(path: Path, problem: Problem, connection: duckdb.DuckDBPyConnection) -> Sealed:
+def _unverified(path: Path, problem: Problem, connection: duckdb.DuckDBPyConnection) -> SealedUnit:
     path.stat()
     try:
-        return Sealed(path, *parquet.survey(connection, path), problems=(problem,))
+        return SealedUnit(path, *parquet.survey(connection, path), problems=(problem,))
     except duckdb.Error as error:
         path.stat()
         cause = str(error).partition("\n")[0]
-        return Sealed(path, {}, {}, 0, 0, problems=(problem, Problem(str(path), f"DuckDB cannot read it: {cause}")))
+        return SealedUnit(path, {}, {}, 0, 0, problems=(problem, Problem(str(path), f"DuckDB cannot read it: {cause}")))
 
 
 def _filled(fill: Callable[[Mapping[str, Path]], UnitSum], parts: Mapping[str, Path]) -> UnitSum:

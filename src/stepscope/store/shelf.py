@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.store.catalog import RunInfo
-    from stepscope.store.checksum import Sealed
+    from stepscope.store.checksum import SealedUnit
     from stepscope.store.reader import Past
 
     AnyRun = RunInfo | Past
@@ -305,7 +305,7 @@ def _table(connection: duckdb.DuckDBPyConnection, name: str, columns: dict[str, 
         connection.unregister("given")
 
 
-def _intact(unit: Sealed) -> bool:
+def _intact(unit: SealedUnit) -> bool:
     """Return whether every byte of a unit's points is intact."""
     if unit.sums is None:
         return False
@@ -317,7 +317,7 @@ def _intact(unit: Sealed) -> bool:
         return False
 
 
-def _may_repeat(folder: RunFolder, units: Sequence[Sealed]) -> bool:
+def _may_repeat(folder: RunFolder, units: Sequence[SealedUnit]) -> bool:
     """Return whether two watchers may have stored rows of one rank and attempt, so that some rows occur twice.
 
     That happens when a ring is salvaged under another boot id; a watcher itself never writes a row twice.
@@ -332,7 +332,9 @@ def _may_repeat(folder: RunFolder, units: Sequence[Sealed]) -> bool:
     return any(not ranks[writer] for writer in suspects) or any(count > 1 for count in held.values())
 
 
-def _ranks(folder: RunFolder, units: Sequence[Sealed], writers: Mapping[Path, Writer]) -> defaultdict[Writer, set[int]]:
+def _ranks(
+    folder: RunFolder, units: Sequence[SealedUnit], writers: Mapping[Path, Writer]
+) -> defaultdict[Writer, set[int]]:
     """Return the ranks whose rows each watcher holds, as far as known, without the watcher's own rows."""
     found: defaultdict[Writer, set[int]] = defaultdict(set)
     for node in read_nodes(folder)[0]:

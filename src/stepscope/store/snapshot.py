@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from stepscope.store.checksum import Sealed
+    from stepscope.store.checksum import SealedUnit
     from stepscope.store.layout import FileSpan, RunFolder
     from stepscope.store.parquet import Selection
 
@@ -33,7 +33,7 @@ MOST_UNCHECKED = 200
 class Snapshot:
     """The valid files of a run, and the points of its tails."""
 
-    units: list[Sealed]
+    units: list[SealedUnit]
     tails: Points
     problems: list[str] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ class Snapshot:
         """Return how many points of a name are sealed."""
         return sum(unit.names.get(name, 0) for unit in self.units)
 
-    def holding(self, names: Collection[str] | None, times: tuple[int, int] | None = None) -> list[Sealed]:
+    def holding(self, names: Collection[str] | None, times: tuple[int, int] | None = None) -> list[SealedUnit]:
         """Return the units that hold any of these names and overlap the range of times."""
         units = self.units if times is None else [unit for unit in self.units if unit.overlaps(times)]
         return [unit for unit in units if names is None or any(name in unit.names for name in names)]
@@ -105,9 +105,9 @@ def take_snapshot(folder: RunFolder) -> Snapshot:
     return Snapshot(list(sealed.values()), Points.concat(parts), problems)
 
 
-def _readable(units: list[FileSpan]) -> dict[FileSpan, Sealed]:
+def _readable(units: list[FileSpan]) -> dict[FileSpan, SealedUnit]:
     """Return the description of each sealed file, for a limited number of files without usable checksums."""
-    found: dict[FileSpan, Sealed] = {}
+    found: dict[FileSpan, SealedUnit] = {}
     unchecked = 0
     for unit in units:
         facts = found[unit] = _unit(unit.path, _version(unit.path))
@@ -127,7 +127,7 @@ def _version(path: Path) -> _Version:
 
 
 @functools.lru_cache(maxsize=MOST_FILES)
-def _unit(path: Path, version: _Version) -> Sealed:  # noqa: ARG001 - distinguishes a rewritten file from a known one
+def _unit(path: Path, version: _Version) -> SealedUnit:  # noqa: ARG001 - distinguishes a rewritten file from a known one
     return open_sealed(path)
 
 

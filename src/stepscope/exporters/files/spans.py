@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import duckdb
     from numpy.typing import NDArray
 
-    from stepscope.store.checksum import Sealed
+    from stepscope.store.checksum import SealedUnit
     from stepscope.store.reader import Past
     from stepscope.store.snapshot import Snapshot
 
@@ -120,7 +120,7 @@ class _Places:
         units = [unit for unit in snapshot.units if self._may_hold(unit, span)]
         return replace(snapshot, units=units).points(selection, connection)
 
-    def _may_hold(self, unit: Sealed, span: SeriesSpan) -> bool:
+    def _may_hold(self, unit: SealedUnit, span: SeriesSpan) -> bool:
         """Return whether a unit may hold points of a span; a new unit may."""
         if str(unit.path) not in self._known:
             return True
@@ -134,7 +134,7 @@ class _Places:
         found: NDArray[np.int64] = rows[rows[:, 3] != NO_STEP]
         return found
 
-    def _note(self, unit: Sealed, table: NDArray[np.int64]) -> None:
+    def _note(self, unit: SealedUnit, table: NDArray[np.int64]) -> None:
         self._known.add(str(unit.path))
         for rank, attempt, first, last, _ in table.tolist():
             key = (str(unit.path), rank, attempt)
