@@ -57,7 +57,7 @@ class Overflow:
         """The spill is full; it is tried again when its content was drained."""
         self._woken_at = -1
         self._stuck_at = -1
-        """Position of the watcher when waiting for it was in vain."""
+        """Position of the watcher when a wait for it timed out."""
         self._left = START_SECONDS
         self._telling, self._cause = False, TOO_FAST
         self.dropped = 0

@@ -45,7 +45,7 @@ class Decoded:
     last_seq: dict[int, int]
     damaged_bytes: int = 0
     torn_bytes: int = 0
-    """Bytes at the end that are not a whole frame: an unfinished or truncated write."""
+    """Bytes at the end that are not a complete frame: an unfinished or truncated write."""
     unknown_records: int = 0
     unknown_frames: int = 0
     """Frames of an unknown kind (a later version may have added it), or of an undescribed stream."""

@@ -117,7 +117,7 @@ def read_events(folder: RunFolder) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _lines(path: Path, problems: list[str]) -> list[bytes]:
-    """Return the whole lines of a file: text after the last newline is still being written."""
+    """Return the complete lines of a file: text after the last newline is still being written."""
     with path.open("rb") as file:
         data = file.read(MOST_BYTES)
         if file.read(1):

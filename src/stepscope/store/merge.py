@@ -311,7 +311,7 @@ class _Level:
         self._waiting.append(parquet.level_columns(points, self._level))
 
     def write(self, merger: _Merger, *, all_of_it: bool) -> None:
-        """Write whole row groups, and at the end the rest."""
+        """Write full row groups, and at the end the rest."""
         rows = sum(len(part["level"]) for part in self._waiting)
         ready = rows if all_of_it else rows - rows % _BLOCKS_AT_ONCE
         if ready:
@@ -385,7 +385,7 @@ class _Merger:
         return in_order(Points(self._names, **codes, **columns))
 
     def _columns(self, ranges: Sequence[tuple[int, int, int]]) -> Iterator[dict[str, NDArray[Any]]]:
-        """Read ranges of rows; files that are wanted whole, one after another, are read at once."""
+        """Read ranges of rows; consecutive files of which all rows are wanted are read at once."""
         whole: list[Path] = []
         for file, begin, end in ranges:
             path = self._units[file]

@@ -279,7 +279,7 @@ class _UnitReader:
             if not self._checked.check(unit.blocks_path, unit.sums.blocks, wanted).damaged:
                 return True
         except OSError as error:
-            unit.path.stat()  # the whole unit is gone: the caller lists again
+            unit.path.stat()  # raises if the unit itself is gone: the caller lists again
             cause = str(error.strerror)
         what = f"it cannot be used ({cause}); the points are read instead"
         self.problems.append(Problem(str(unit.blocks_path), what))

@@ -46,7 +46,7 @@ def encode(kind: int, stream: int, payload: bytes) -> bytes:
 
 
 def decode(data: bytes) -> Iterator[TailFrame | int]:
-    """Yield the frames of a tail file; an int is a number of bytes that are not a whole frame.
+    """Yield the frames of a tail file; an int is a number of bytes that are not a complete frame.
 
     After damage, reading resumes at the next frame with a valid checksum.
     """
@@ -85,7 +85,7 @@ def _frame_at(data: bytes, position: int) -> TailFrame | None:
 
 
 def _next_frame(data: bytes, start: int) -> int:
-    """Return the position of the next whole frame at or after `start`, or the end of the data."""
+    """Return the position of the next complete frame at or after `start`, or the end of the data."""
     position = data.find(MAGIC, start)
     while position >= 0:
         aligned = position % 8 == 0 and position + HEAD_BYTES <= len(data)
@@ -112,7 +112,7 @@ class TailFile:
         self._synced = 0
 
     def append(self, frames: list[bytes]) -> None:
-        """Write whole frames, or truncate the file to its old length and raise OSError."""
+        """Write all frames, or truncate the file to its old length and raise OSError."""
         data = b"".join(frames)
         written = 0
         try:
