@@ -209,27 +209,24 @@ class OwnRows:
     rank: int
     sequence: int
     table: SchemaTable = field(default_factory=SchemaTable)
-    _schemas: dict[tuple[str, ...], RowSchema] = field(default_factory=dict)
-    _layouts: dict[int, struct.Struct] = field(default_factory=dict)
+    _schemas: dict[tuple[str, ...], tuple[RowSchema, struct.Struct]] = field(default_factory=dict)
     _fresh: list[bytes] = field(default_factory=list)
     _records: list[bytes] = field(default_factory=list)
 
     def add(self, values: dict[str, float], now: int) -> None:
         """Queue one row with the monotonic time `now`, in ns, for the next drain."""
         names = tuple(values)
-        schema = self._schemas.get(names)
-        if schema is None and len(self._schemas) >= MOST_OWN_SCHEMAS and len(names) > 1:
+        known = self._schemas.get(names)
+        if known is None and len(self._schemas) >= MOST_OWN_SCHEMAS and len(names) > 1:
             for name, value in values.items():  # a source whose names never repeat
                 self.add({name: value}, now)
             return
-        if schema is None:
+        if known is None:
             schema = RowSchema(FIRST_SCHEMA + len(self._schemas), names, "d" * len(names))
-            self._schemas[names] = schema
+            known = self._schemas[names] = schema, struct.Struct(RECORD.format + schema.kinds)
             self.table.schemas[schema.id] = schema
             self._fresh.append(encode_schema(schema))
-        layout = self._layouts.get(schema.id)
-        if layout is None:
-            layout = self._layouts[schema.id] = struct.Struct(RECORD.format + schema.kinds)
+        schema, layout = known
         self._records.append(layout.pack(layout.size, schema.id, self.sequence, now, NO_STEP, *values.values()))
         del self._records[:-MOST_OWN_ROWS]
         self.sequence += 1
