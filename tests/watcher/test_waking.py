@@ -21,9 +21,9 @@ def test_a_ring_that_fills_wakes_its_watcher(tmp_path):
     for number in range(300):
         rig.run.log({"a": float(number)})
     assert readable(waker)
-    stream.heed()
+    stream.clear_waker()
     assert not readable(waker)
-    stream.heed()
+    stream.clear_waker()
     stream.remove()
     assert sorted(path.name for path in tmp_path.iterdir()) == []
     stream.close()
@@ -35,7 +35,7 @@ def test_no_fifo_is_no_fault(tmp_path):
     rig.path.with_suffix(".wake").write_text("no FIFO")
     stream = Stream(rig.path, 0)
     assert wakers([], [stream]) == []
-    stream.heed()
+    stream.clear_waker()
     stream.close()
 
 
