@@ -143,7 +143,8 @@ def identify(
     else:
         key = key or _local_key(environ, place, parent)
         source = key.launcher if key else "new"
-        chosen = _keyed_id(key, project) if key else _new_id(now, token)
+        new = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{token}"
+        chosen = _keyed_id(key, project) if key else check_run_id(new, "token=")
         warnings = _scatter_warning(environ, place, key)
     if resume and source == "new":
         raise UsageError(
@@ -294,10 +295,6 @@ def _keyed_id(key: _JobKey, project: str) -> str:
 
     text = "\0".join((key.launcher, *key.parts, project))
     return f"{key.launcher}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
-
-
-def _new_id(now: float, token: str) -> str:
-    return check_run_id(f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{token}", "token=")
 
 
 def _scatter_warning(environ: Mapping[str, str], place: RankPlace, key: _JobKey | None) -> tuple[str, ...]:

@@ -294,7 +294,7 @@ class _Plain:
         self._left -= 1
         if id(value) in self._inside:
             return "<cycle>"
-        return attempt(lambda: self._known(value, depth), lambda error: f"<unreadable: {type(error).__name__}>")
+        return attempt(lambda: self._known(value, depth), _unreadable)
 
     def _known(self, value: Any, depth: int) -> Any:
         """Return a scalar unchanged, and convert a container one level down."""
@@ -365,21 +365,13 @@ class _Plain:
         return kept
 
 
-class _Unreadable:
-    """Replaces an attribute or item whose access raised, so that the others are still read."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def __str__(self) -> str:
-        return f"<unreadable: {type(self._error).__name__}>"
-
-    __slots__ = ("_error",)
+def _unreadable(error: Exception) -> str:
+    return f"<unreadable: {type(error).__name__}>"
 
 
 def _reach(read: Any, key: Any) -> Any:
     """Return `read(key)`; it may run a property, or an interpolation that cannot be resolved."""
-    return attempt(lambda: read(key), _Unreadable)
+    return attempt(lambda: read(key), _unreadable)
 
 
 def _pairs_of(value: Any, limit: int) -> Iterator[tuple[Any, Any]] | None:

@@ -192,15 +192,11 @@ class RingReader:
         position = 0
         while position < end:
             length = records.PAD.unpack_from(data, position)[0]
-            if not self._checksum_holds(data, position, length):
+            body = position + length - records.CHECKSUM.size
+            if zlib.crc32(data[position:body]) != records.CHECKSUM.unpack_from(data, body)[0]:
                 return data[:position], False
             position += length
         return data[:position], complete
-
-    @staticmethod
-    def _checksum_holds(data: bytes, position: int, length: int) -> bool:
-        body = position + length - records.CHECKSUM.size
-        return bool(zlib.crc32(data[position:body]) == records.CHECKSUM.unpack_from(data, body)[0])
 
 
 def spill_paths(ring_path: Path, identity: RingIdentity) -> list[Path]:

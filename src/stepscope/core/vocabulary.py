@@ -70,8 +70,9 @@ def duration(name: str, text: str) -> Metric:
 
 
 def _unit_in(name: str) -> str:
-    last = name.rpartition("/")[2]
-    return next((unit for end, unit in UNIT_SUFFIXES.items() if last == end or last.endswith(f"_{end}")), "")
+    words = name.rpartition("/")[2].split("_")
+    ends = ("_".join(words[first:]) for first in range(len(words)))
+    return next((UNIT_SUFFIXES[end] for end in ends if end in UNIT_SUFFIXES), "")
 
 
 METRICS: tuple[Metric, ...] = (

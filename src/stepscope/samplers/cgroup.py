@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,7 +12,7 @@ from stepscope.samplers.kernel import KernelFile, find_number, find_text, number
 from stepscope.samplers.sampler import Sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
 LOOK_EVERY = 10_000_000_000
 """Lifetime of a limit once read, in ns: administrators and schedulers change limits while a job runs."""
@@ -141,7 +142,7 @@ class Cgroup:
         self.cpu_groups: Hierarchy | None = None
         self._account: Hierarchy | None = None
         self._cpuset: Hierarchy | None = None
-        self._memory_limit: tuple[str, int | None] = ("", None)
+        self._memory_limit: tuple[str, float | None] = ("", None)
         self._cpu_limit: tuple[str, float | None] = ("", None)
 
     def look(self, now: int) -> None:
@@ -157,8 +158,10 @@ class Cgroup:
             self.cpu_groups = find_hierarchy("cpu", self._root)
             self._account = find_hierarchy("cpuacct", self._root)
             self._cpuset = find_hierarchy("cpuset", self._root)
-        self._memory_limit = _tightest_memory(self.memory_groups)
-        self._cpu_limit = self._tightest_cpu()
+        self._memory_limit = _tightest(_limits(self.memory_groups, _memory_limit), self.memory_groups)
+        machine = count_processors_online(self._root) or math.inf
+        limits = [*_limits(self.cpu_groups, _cpu_quota), *_limits(self._cpuset, _cpu_set)]
+        self._cpu_limit = _tightest([limit for limit in limits if limit[0] < machine], self.cpu_groups or self._account)
 
     def memory(self, now: int) -> MemoryUse | None:
         """Return the memory that counts against the tightest limit; None without a memory controller."""
@@ -173,7 +176,7 @@ class Cgroup:
             inactive = value_of(self._read(f"{folder}/memory.stat"), inactive_key) or 0
         except FileNotFoundError:  # the machine's version 2 root group counts nothing
             return None
-        return MemoryUse(current, max(0, current - inactive), limit)
+        return MemoryUse(current, max(0, current - inactive), None if limit is None else int(limit))
 
     def cpu(self, now: int) -> CpuUse | None:
         """Return the CPU time that counts against the tightest limit; None without a cpu controller."""
@@ -219,51 +222,38 @@ class Cgroup:
             file = self._files[path] = KernelFile(path)
         return file.read()
 
-    def _tightest_cpu(self) -> tuple[str, float | None]:
-        """Return group and processors of the tightest limit, the outermost on a tie; the own group without a limit."""
-        limits = [*_cpu_quotas(self.cpu_groups), *_cpu_sets(self._cpuset)]
-        machine = count_processors_online(self._root)
-        binding = [(limit, len(name), name) for name, limit in limits if machine is None or limit < machine]
-        if binding:
-            limit, _, name = min(binding)
-            return name, limit
-        own = self.cpu_groups or self._account
-        return own.names[0] if own else "", None
 
-
-def _tightest_memory(groups: Hierarchy | None) -> tuple[str, int | None]:
+def _limits(groups: Hierarchy | None, read: Callable[[int, str], float | None]) -> list[tuple[float, int, str]]:
+    """Return the limit of each group that has one, with the length of the group's name and the name."""
     if groups is None:
-        return "", None
-    paths = groups.files("memory.limit_in_bytes" if groups.version == 1 else "memory.max")
-    limits = [(find_number(path), len(name), name) for name, path in paths.items()]
-    binding = [(limit, length, name) for limit, length, name in limits if limit is not None and limit < UNLIMITED]
-    if not binding:
-        return groups.names[0], None
-    limit, _, name = min(binding)
-    return name, limit
+        return []
+    limits = ((read(groups.version, os.path.join(groups.top, name)), len(name), name) for name in groups.names)
+    return [(limit, length, name) for limit, length, name in limits if limit is not None]
 
 
-def _cpu_quotas(groups: Hierarchy | None) -> Iterator[tuple[str, float]]:
-    if groups is None:
-        return
-    for name in groups.names:
-        folder = groups.folder(name)
-        if groups.version == 1:
-            quota, period = find_number(f"{folder}/cpu.cfs_quota_us"), find_number(f"{folder}/cpu.cfs_period_us")
-        else:
-            quota, period = parse_cpu_max(find_text(f"{folder}/cpu.max"))
-        if quota is not None and period and quota > 0:
-            yield name, quota / period
+def _tightest(limits: list[tuple[float, int, str]], groups: Hierarchy | None) -> tuple[str, float | None]:
+    """Return group and value of the lowest limit, the outermost on a tie; the own group without a limit."""
+    if limits:
+        limit, _, name = min(limits)
+        return name, limit
+    return groups.names[0] if groups else "", None
 
 
-def _cpu_sets(groups: Hierarchy | None) -> Iterator[tuple[str, float]]:
-    if groups is None:
-        return
-    file = "cpuset.effective_cpus" if groups.version == 1 else "cpuset.cpus.effective"
-    for name, path in groups.files(file).items():
-        count = _count_or_none(path)
-        if count:
-            yield name, float(count)
+def _memory_limit(version: int, folder: str) -> float | None:
+    limit = find_number(f"{folder}/memory.limit_in_bytes" if version == 1 else f"{folder}/memory.max")
+    return None if limit is None or limit >= UNLIMITED else limit
+
+
+def _cpu_quota(version: int, folder: str) -> float | None:
+    if version == 1:
+        quota, period = find_number(f"{folder}/cpu.cfs_quota_us"), find_number(f"{folder}/cpu.cfs_period_us")
+    else:
+        quota, period = parse_cpu_max(find_text(f"{folder}/cpu.max"))
+    return quota / period if quota is not None and period and quota > 0 else None
+
+
+def _cpu_set(version: int, folder: str) -> float | None:
+    return _count_or_none(f"{folder}/cpuset.{'effective_cpus' if version == 1 else 'cpus.effective'}") or None
 
 
 def parse_cpu_max(text: str) -> tuple[int | None, int | None]:
