@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
-from stepscope.samplers.kernel import KernelFile, entries, find_number, find_text
+from stepscope.samplers.kernel import KernelFile, entries, find_number, find_text, graphics_cards
 from stepscope.samplers.nvidia_metrics import AGGREGATES, aggregated
 from stepscope.samplers.nvidia_metrics import METRICS as GPU_METRICS
 from stepscope.samplers.sampler import Sampler
@@ -86,14 +85,10 @@ def _labels(monitor: str) -> dict[str, str]:
 
 def find_cards(root: Path = Path("/"), first: int = 0) -> list[AmdCard]:
     """Return the AMD GPUs in slot order, numbered from `first`."""
-    folder = f"{root}/sys/class/drm"
-    found = {}
-    for name in entries(folder):
-        device = f"{folder}/{name}/device"
-        if re.fullmatch(r"card\d+", name) and find_text(f"{device}/vendor") == AMD:
-            slot = os.path.basename(os.path.realpath(device))
-            found[(slot, int(name[4:]))] = device
-    return [AmdCard(index, found[key]) for index, key in enumerate(sorted(found), first)]
+    devices = {number: f"{card}/device" for number, card in graphics_cards(root, AMD).items()}
+    slots = {number: os.path.basename(os.path.realpath(device)) for number, device in devices.items()}
+    ordered = sorted(devices, key=lambda number: (slots[number], number))
+    return [AmdCard(index, devices[number]) for index, number in enumerate(ordered, first)]
 
 
 class AmdSampler(Sampler):

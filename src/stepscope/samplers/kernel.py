@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 PAGE = 4096
 WHOLE = PAGE // 2
@@ -111,6 +113,13 @@ def entries(folder: str) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
+
+
+def graphics_cards(root: Path, vendor: str) -> dict[int, str]:
+    """Return the folder in /sys/class/drm of each card of a PCI vendor, by the card's number."""
+    folder = f"{root}/sys/class/drm"
+    cards = {int(name[4:]): f"{folder}/{name}" for name in entries(folder) if re.fullmatch(r"card\d+", name)}
+    return {index: card for index, card in cards.items() if find_text(f"{card}/device/vendor") == vendor}
 
 
 def number(word: bytes) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 from stepscope.core.vocabulary import gauge
-from stepscope.samplers.kernel import entries, find_number, find_text
+from stepscope.samplers.kernel import find_number, graphics_cards
 from stepscope.samplers.sampler import Sampler
 
 INTEL = "0x8086"
@@ -24,12 +23,12 @@ class OtherGpuSampler(Sampler):
     def __init__(self, root: Path = Path("/"), platform: str = sys.platform) -> None:
         """Read the machine whose /sys is below `root`; `platform` is a value of `sys.platform`."""
         self._platform = platform
-        self._clocks = _intel_clocks(f"{root}/sys/class/drm")
+        self._clocks = {card: f"{folder}/gt_act_freq_mhz" for card, folder in graphics_cards(root, INTEL).items()}
 
     def sample(self, now: int) -> dict[str, float]:
         """Return the clocks of Intel GPUs."""
         del now
-        readings = {card: find_number(path) for card, path in self._clocks.items() if path}
+        readings = {card: find_number(path) for card, path in self._clocks.items()}
         return {f"gpu/intel/{card}/clock_hertz": mega * 1e6 for card, mega in readings.items() if mega is not None}
 
     def absent(self) -> dict[str, str]:
@@ -39,13 +38,3 @@ class OtherGpuSampler(Sampler):
         if self._clocks:
             return {"gpu/intel": "the kernel counts use of Intel GPUs for root only; `sudo intel_gpu_top` shows it"}
         return {}
-
-
-def _intel_clocks(folder: str) -> dict[str, str]:
-    """Return the clock file in MHz by card number, empty for a card without one."""
-    found = {}
-    for card in entries(folder):
-        if re.fullmatch(r"card\d+", card) and find_text(f"{folder}/{card}/device/vendor") == INTEL:
-            path = f"{folder}/{card}/gt_act_freq_mhz"
-            found[card[4:]] = path if find_number(path) is not None else ""
-    return found
