@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 RUN_ID_VARIABLE = "STEPSCOPE_RUN_ID"
 ALLOWED = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,64}")
 REQUEUE_STRIDE = 1000
-"""Attempt = requeues * this + restarts: both counts move, and two different pairs must not meet."""
-
+"""Attempt = requeues * this + restarts, so that different pairs of counts never give the same attempt."""
 SLURM_SPECIAL_STEP = 0xFFFFFFF0
-"""SLURM numbers the batch, interactive and external steps from here up; they are no `srun` of the user's."""
+"""SLURM numbers the batch, interactive and external steps from here up; no `srun` of the user started them."""
 
 RAY_CLUSTER = ("--cluster-id=", "--session-name=")
-"""Ray job ids start again with every cluster; its workers carry the cluster on their command line."""
-
+"""Ray job ids start again with every cluster; its workers have the cluster on their command line."""
 PER_RANK_ARGUMENT = re.compile(r"--local[-_]rank\b")
 """The one argument in which the ranks of one launch differ (torch.distributed.launch)."""
 
@@ -221,7 +219,7 @@ def place_of(environ: Mapping[str, str], distributed: Distributed | None = None)
 def _slurm_step(environ: Mapping[str, str]) -> int | None:
     """Return the number of the `srun` that started this process; None in a batch script or an interactive shell.
 
-    None in a Ray worker too: what it inherits is the step of its raylet, another one on each node.
+    Also None in a Ray worker: it inherits the step of its raylet, which differs on each node.
     """
     if "RAY_JOB_ID" in environ:
         return None

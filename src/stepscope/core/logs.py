@@ -1,8 +1,7 @@
-"""Log lines as JSON, each with the run, the rank and the W3C trace it belongs to, so that a line finds its run.
+"""Log lines as JSON, each with the run, the rank and the W3C trace it belongs to.
 
 It works with the standard `logging`: `attach` adds one handler to a logger, and `request` marks the lines of one
-request. A line is one JSON object without secrets and without control characters, whatever was
-logged.
+request. A line is one JSON object without secrets and control characters, whatever was logged.
 """
 
 from __future__ import annotations
@@ -103,14 +102,14 @@ def attach(
 ) -> logging.Handler:
     """Write the records of a logger as JSON lines of a run; return the handler, for `removeHandler`.
 
-    Called again for the same logger, it takes the place of the former one: no line comes twice.
+    A second call for the same logger replaces the first handler, so that no line is written twice.
 
     Args:
         logger: a logger or its name; None for the root, which gets everything.
         run: what `stepscope.init` returned.
-        path: a file to append to, made for its owner alone; else `stream`.
+        path: a file to append to, which only its owner can read; else `stream`.
         stream: where to write without a path; standard error if omitted.
-        environ: has TRACEPARENT; the environment of this process if omitted.
+        environ: source of TRACEPARENT; the environment of this process if omitted.
 
     Raises:
         OSError: the file cannot be opened.
@@ -132,7 +131,7 @@ def attach(
 
 @contextlib.contextmanager
 def request(traceparent: str | None = None, *, within: TraceContext | None = None) -> Iterator[TraceContext]:
-    """Mark the lines of this thread or task as those of one request; yields its place, to be handed on.
+    """Mark the lines of this thread or task as those of one request; yields its trace context, to pass on.
 
     It continues the trace of the header `traceparent`; without a valid one it is a part of `within`, such as
     `JsonFormatter.context`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_forward_module.")
-"""What DDP, torch.compile, FSDP, activation checkpointing and DeepSpeed or Fabric put before or into a name."""
+"""Parts that DDP, torch.compile, FSDP, activation checkpointing, and DeepSpeed or Fabric add to a name."""
 
 
 def plain_name(name: str) -> str:

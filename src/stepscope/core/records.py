@@ -34,9 +34,9 @@ HEAD_WORDS = RECORD.size // 8
 WORD_SEQUENCE, WORD_TIME, WORD_STEP = 1, 2, 3
 """Position of these words in a record."""
 LONGEST_CYCLE = 8
-"""Kinds of rows in turn that are still recognised as a pattern."""
+"""Longest cycle of kinds of rows that is recognised as a pattern."""
 FIRST_GUESS = 8
-"""Turns of a pattern that are compared first; four times as many after each full match."""
+"""Repetitions of a pattern that are compared at first; four times as many after each full match."""
 NS = 1e9
 Head = tuple[int, int, int, int, int, int]
 """Offset and length in bytes, schema id, sequence, monotonic time in ns, step."""

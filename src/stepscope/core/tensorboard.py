@@ -1,14 +1,11 @@
-"""What writing and reading TensorBoard's event files have in common: their checksum, and our own field in them."""
+"""Shared by the writer and the readers of TensorBoard's event files: their checksum, and our own field in them."""
 
 from __future__ import annotations
 
 from functools import cache
 
 EXACT_FIELD = 1000
-"""Number of the field of a summary's value that holds the exact number as a double, after the one of 32 bits.
-
-TensorBoard does not know it and passes over it.
-"""
+"""Field of a summary value that holds the exact number as a double, beside that of 32 bits; TensorBoard ignores it."""
 
 
 @cache

@@ -37,7 +37,7 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """The header or variable that hands this place on, in version 00."""
+        """The header or variable that passes this place on, in version 00."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags & SAMPLED:02x}"
 
     def child(self, random: Callable[[int], bytes] = os.urandom) -> TraceContext:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import yaml
 
 from stepscope.core.errors import UsageError
+from stepscope.core.kinds import MAX_DEPTH
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 1_000_000
-MAX_DEPTH = 20
 MAX_NODES = 20_000
 """Values in a document, counted after its aliases are expanded."""
 MAX_ALIASES = 100
