@@ -128,9 +128,8 @@ REMEDIES: dict[str, str] = {
         "evaluation too"
     ),
     "compile_heavy": (
-        "the model is recompiled again and again: find out why with TORCH_LOGS=recompiles; mark changing shapes as "
-        "dynamic (torch.compile(dynamic=True), mark_dynamic), pad to a few lengths, keep Python numbers out of the "
-        "graph"
+        "the model is recompiled repeatedly: find out why with TORCH_LOGS=recompiles; mark changing shapes as dynamic "
+        "(torch.compile(dynamic=True), mark_dynamic), pad to a few lengths, keep Python numbers out of the graph"
     ),
     "logging_heavy": "log every N steps, combine several values into one call, and write files in the background",
     "gc_pauses": (
@@ -179,8 +178,7 @@ REMEDIES: dict[str, str] = {
         "(nvidia-smi -pl) to keep the clocks steady"
     ),
     "gpu_throttled/power": (
-        "the GPU is at its power limit: raise the limit if cooling and power supply allow (nvidia-smi -pl), or spread "
-        "the load"
+        "the GPU is at its power limit: raise it if cooling and power supply allow (nvidia-smi -pl), or spread the load"
     ),
     "gpu_throttled/supply": (
         "the machine does not supply the power that the GPU asks for: check the power supply, the cables and the "
@@ -217,8 +215,7 @@ REMEDIES: dict[str, str] = {
         "container or machine more memory"
     ),
     "divergence": (
-        "lower the learning rate, warm it up, clip gradients (clip_grad_norm_), and restart from a checkpoint before "
-        "{at}"
+        "lower the learning rate, warm it up, clip gradients (clip_grad_norm_); restart from a checkpoint before {at}"
     ),
     "loss_spike": (
         "look at the batch of {at} and at the gradient norm before it; clip gradients; if the loss does not recover, "
@@ -234,15 +231,13 @@ REMEDIES: dict[str, str] = {
     ),
     "non_finite/gradient": "look at the loss and the batch of {at}; run once under torch.autograd.detect_anomaly()",
     "exploding_gradients": (
-        "clip with torch.nn.utils.clip_grad_norm_, lower the learning rate, use a longer warm-up, and look at the "
-        "batch of {at}"
+        "clip with torch.nn.utils.clip_grad_norm_, lower the learning rate, warm up longer, and check the batch of {at}"
     ),
     "vanishing_gradients": (
         "check initialization, normalization and residual paths; under float16 use a GradScaler or bfloat16"
     ),
     "dead_gradients": (
-        "check that the layer's output reaches the loss: no detach, no frozen or unused branch, no ReLU that is "
-        "always off"
+        "check that the layer's output reaches the loss: no detach, no frozen or unused branch, no dead ReLU"
     ),
     "learning_rate": "check the schedule: its total number of steps, and one call of scheduler.step() per update",
     "learning_rate/zero": (
@@ -262,8 +257,7 @@ REMEDIES: dict[str, str] = {
         "and similar optimizers diverge far below 1"
     ),
     "overfitting": (
-        "stop at the best evaluation, at {at}, and use more data or augmentation, dropout, weight decay, or a smaller "
-        "model"
+        "stop at the best evaluation, at {at}; use more data or augmentation, dropout, weight decay or a smaller model"
     ),
     "dead_worker": (
         "check the exit code: -9 and 'Bus error' mean memory (fewer workers, a larger /dev/shm), others an error in "
@@ -275,8 +269,7 @@ REMEDIES: dict[str, str] = {
     ),
     "crash": "the traceback is in `stepscope show RUN`; resume from the last checkpoint once the cause is fixed",
     "crash/exit": (
-        "the program chose this exit code itself: its own output says why; resume from the last checkpoint once that "
-        "is fixed"
+        "the program set this exit code itself: its output says why; resume from the last checkpoint once that is fixed"
     ),
     "crash/SIGKILL": (
         "SIGKILL leaves no traceback: find out who sent it. If memory ran out, look at the kernel log (dmesg) and the "
