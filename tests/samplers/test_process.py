@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.samplers import process_files
-from stepscope.samplers.family import is_worker
+from stepscope.samplers.descendants import is_worker
 from stepscope.samplers.kernel import KernelFile
 from stepscope.samplers.process import OpenFiles, ProcessSampler
 from stepscope.samplers.process_files import PAGE, TICKS, parse_children, parse_io, parse_status

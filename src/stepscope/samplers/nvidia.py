@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stepscope.samplers import nvidia_metrics as words
 from stepscope.samplers.nvidia_dialog import START_SECONDS, Dialog
 from stepscope.samplers.nvidia_link import Link
-from stepscope.samplers.nvidia_visible import Device, Place, order_matters, visible_devices
+from stepscope.samplers.nvidia_visible import Device, GpuPlace, order_matters, visible_devices
 from stepscope.samplers.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class NvidiaSampler(Sampler):
         self.devices: tuple[Device, ...] = ()
         self.driver = ""
         """Driver version, once known."""
-        self.mine: tuple[Place, ...] = ()
+        self.mine: tuple[GpuPlace, ...] = ()
         """Index of each GPU of the run, and of the MIG instance on it or None."""
 
     def also_visible(self, visible: str | None) -> None:
@@ -247,7 +247,7 @@ def xid_event(index: int, number: int, uuid: str) -> dict[str, object]:
     return {"kind": "xid", "gpu": index, "uuid": uuid, "xid": number, "meaning": meaning, "remedy": remedy}
 
 
-def node_values(values: dict[str, float], mine: Iterable[Place]) -> dict[str, float]:
+def node_values(values: dict[str, float], mine: Iterable[GpuPlace]) -> dict[str, float]:
     """Return the aggregates of the run's GPUs on this node; of a MIG instance only its own memory counts."""
     places = tuple(mine)
     gpus = list(dict.fromkeys(gpu for gpu, _ in places))

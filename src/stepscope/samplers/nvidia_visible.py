@@ -43,11 +43,11 @@ class Device:
         return cls(facts["index"], facts["uuid"], facts["name"], facts["memory_total_bytes"], facts["pci"], instances)
 
 
-Place = tuple[int, "int | None"]
+GpuPlace = tuple[int, "int | None"]
 """Index of a GPU, and of the MIG instance on it, or None for the whole GPU."""
 
 
-def visible_devices(text: str | None, devices: Sequence[Device]) -> tuple[Place, ...]:
+def visible_devices(text: str | None, devices: Sequence[Device]) -> tuple[GpuPlace, ...]:
     """Return the GPUs and MIG instances that a value of CUDA_VISIBLE_DEVICES exposes, in its order.
 
     Without a value, every GPU. An entry that matches none, such as -1, ends the list; a repeated entry voids it.
@@ -55,7 +55,7 @@ def visible_devices(text: str | None, devices: Sequence[Device]) -> tuple[Place,
     """
     if text is None:
         return tuple((device.index, None) for device in devices)
-    found: list[Place] = []
+    found: list[GpuPlace] = []
     for word in text.split(","):
         place = _place(word.strip(), devices)
         if place is None:
@@ -72,7 +72,7 @@ def order_matters(text: str | None, devices: Sequence[Device], order: str | None
     return numbered and order != "PCI_BUS_ID" and len({device.name for device in devices}) > 1
 
 
-def _place(word: str, devices: Sequence[Device]) -> Place | None:
+def _place(word: str, devices: Sequence[Device]) -> GpuPlace | None:
     number = _NUMBER.match(word)
     if number is not None:  # CUDA parses the digits and ignores the rest
         at = int(number.group())
@@ -91,7 +91,7 @@ def _place(word: str, devices: Sequence[Device]) -> Place | None:
     return None
 
 
-def _by_ids(word: str, devices: Sequence[Device]) -> list[Place]:
+def _by_ids(word: str, devices: Sequence[Device]) -> list[GpuPlace]:
     """Find `MIG-GPU-<uuid>/<GPU instance>/<compute instance>`, the form of older drivers."""
     gpu, *ids = word.removeprefix("MIG-").split("/")
     return [
@@ -102,7 +102,7 @@ def _by_ids(word: str, devices: Sequence[Device]) -> list[Place]:
     ]
 
 
-def _only(places: Iterable[Place]) -> Place | None:
+def _only(places: Iterable[GpuPlace]) -> GpuPlace | None:
     """Return the device that an abbreviation matches; it must be unique."""
     found = list(places)
     return found[0] if len(found) == 1 else None

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.vocabulary import gauge
-from stepscope.samplers.family import Descendants, Member
+from stepscope.samplers.descendants import Descendants, Member
 from stepscope.samplers.kernel import KernelFile, number
-from stepscope.samplers.process_files import PAGE, Look, ProcessFiles
+from stepscope.samplers.process_files import PAGE, ProcessFiles, ProcessSample
 from stepscope.samplers.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Trainer:
     def __init__(self, proc: str, rank: int, pid: int) -> None:
         """Follow process `pid` below `proc`."""
         self.rank, self.files = rank, ProcessFiles(proc, pid)
-        self.family = Descendants(proc, self.files)
+        self.descendants = Descendants(proc, self.files)
         self._statm = KernelFile(f"{proc}/{pid}/statm")
         self.pss_due: int | None = None
         self._names: dict[str, str] = {}
@@ -112,8 +112,8 @@ class Trainer:
             "read_bytes_per_second": look.read_rate,
             "write_bytes_per_second": look.write_rate,
         }
-        members = self.family.look(now, apart, keep=keep)
-        if not self.family.unknown:
+        members = self.descendants.look(now, apart, keep=keep)
+        if not self.descendants.unknown:
             values |= self._below(look, members)
         return {name: value for name, value in values.items() if value is not None}
 
@@ -124,7 +124,7 @@ class Trainer:
             names[name] = f"process/{self.rank}/{name}"
         return {names[name]: value for name, value in values.items()}
 
-    def _resident(self, look: Look) -> int:
+    def _resident(self, look: ProcessSample) -> int:
         """Return resident memory in bytes: statm is exact where stat is an estimate (Linux 6.2 and later)."""
         try:
             data = self._statm.read_same()
@@ -135,8 +135,8 @@ class Trainer:
         except (OSError, IndexError):
             return look.status.pages * PAGE
 
-    def _below(self, look: Look, members: list[Member]) -> dict[str, float | None]:
-        workers = self.family.workers(members, self.files.command(look.status.name)) if members else {}
+    def _below(self, look: ProcessSample, members: list[Member]) -> dict[str, float | None]:
+        workers = self.descendants.workers(members, self.files.command(look.status.name)) if members else {}
         looks = [look, *(member.look for member in members)]
         values: dict[str, float | None] = {
             "children": float(sum(member.look.status.parent == self.files.pid for member in members)),
@@ -182,7 +182,7 @@ class ProcessSampler(Sampler):
         for key in ranks.items():
             self._trainers[key] = before.get(key) or Trainer(self._proc, *key)
         apart = {*ranks.values(), self._own}
-        followed = sum(1 + len(trainer.family) for trainer in self._trainers.values())
+        followed = sum(1 + len(trainer.descendants) for trainer in self._trainers.values())
         values: dict[str, float] = {}
         for trainer in self._trainers.values():
             found = trainer.sample(now, apart, keep=followed < KEPT)
@@ -209,7 +209,7 @@ class ProcessSampler(Sampler):
             prefix, pid = f"process/{trainer.rank}/", trainer.files.pid
             for file, why in trainer.files.hidden.items():
                 reasons[prefix + HIDDEN[file]] = f"/proc/{pid}/{file}: {why}; run as the user of process {pid}"
-            if trainer.family.unknown and not trainer.ended:
+            if trainer.descendants.unknown and not trainer.ended:
                 reasons[f"{prefix}tree_*"] = "the kernel does not list children; it needs CONFIG_PROC_CHILDREN"
             if trainer.memory > PSS_LIMIT:
                 reasons[f"{prefix}pss_bytes"] = "above 2 GiB reading it would hold up the training; see memory_bytes"

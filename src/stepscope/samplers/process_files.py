@@ -30,7 +30,7 @@ class ProcessStat(NamedTuple):
     """Resident memory."""
 
 
-class Look(NamedTuple):
+class ProcessSample(NamedTuple):
     """A sample of a process, with rates since the previous one; None for unknown values."""
 
     status: ProcessStat
@@ -72,7 +72,7 @@ class ProcessFiles:
     """The files of one process, never those of a later one with the same pid."""
 
     def __init__(self, proc: str, pid: int, *, keep: bool = True) -> None:
-        """Look at `pid` below `proc`; with `keep` its files stay open."""
+        """Read the files of `pid` below `proc`; with `keep` its files stay open."""
         self.pid, self.folder = pid, f"{proc}/{pid}"
         self._stat = KernelFile(f"{self.folder}/stat", keep=keep)
         self._io: KernelFile | None = KernelFile(f"{self.folder}/io", keep=keep)
@@ -84,7 +84,7 @@ class ProcessFiles:
         self._status: tuple[bytes, ProcessStat] | None = None
         self._totals: tuple[bytes, tuple[int, int, int]] | None = None
 
-    def look(self, now: int) -> Look | None:
+    def look(self, now: int) -> ProcessSample | None:
         """Return a sample of the process; None once it has ended. `now` is monotonic time in ns."""
         try:
             status = self._read_status()
@@ -99,9 +99,9 @@ class ProcessFiles:
             return None
         rates = self._growth.of("", (status.ticks, *self._counts()), now)
         if rates is None:
-            return Look(status, None, None, None, None)
+            return ProcessSample(status, None, None, None, None)
         requested, read, written = rates[1:] or (None, None, None)
-        return Look(status, rates[0] / TICKS, read, written, requested)
+        return ProcessSample(status, rates[0] / TICKS, read, written, requested)
 
     def _read_status(self) -> ProcessStat:
         data = self._stat.read_same()

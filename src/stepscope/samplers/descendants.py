@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.samplers.kernel import KernelFile
-from stepscope.samplers.process_files import Look, ProcessFiles, parse_children
+from stepscope.samplers.process_files import ProcessFiles, ProcessSample, parse_children
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -37,7 +37,7 @@ class Member(NamedTuple):
     """A process below the trainer, as of now."""
 
     files: ProcessFiles
-    look: Look
+    look: ProcessSample
 
 
 class Descendants:
