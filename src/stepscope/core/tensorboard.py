@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 EXACT_FIELD = 1000
-"""Field of a summary value that holds the exact number as a double, beside that of 32 bits; TensorBoard ignores it."""
+"""Field of a summary value that holds the exact number as a double; TensorBoard reads its own, of 32 bits."""
 
 
 @cache
