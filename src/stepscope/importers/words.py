@@ -118,8 +118,10 @@ def moment(value: Any) -> float:
     """
     figure = parsed(value) if isinstance(value, str) else number(value)
     if figure is not None:
-        units = ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6))
-        return figure / next((unit for limit, unit in units if abs(figure) < limit), 1e9)
+        for limit, unit in ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6)):
+            if abs(figure) < limit:
+                return figure / unit
+        return figure / 1e9
     try:
         found = datetime.fromisoformat(value.strip().replace("/", "-").replace("Z", "+00:00"))
     except (AttributeError, ValueError):
