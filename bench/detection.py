@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 ABSENT = "not installed: ../shared/data"
-DEFAULTS = (1.0, detector.EXTREME, float(detector.DOUBT))
+DEFAULTS = (1.0, detector.QUANTILES[-1], float(detector.DOUBT))
 SETTINGS = [
     *((threshold, *DEFAULTS[1:]) for threshold in (0.6, 0.8, 1.0, 1.25, 1.5)),
     *((1.0, extreme, doubt) for extreme in (0.99, 0.995, 0.999) for doubt in (300.0, 1000.0, 3000.0)),
@@ -195,12 +195,12 @@ def _random_halves(scored: dict[str, Numbers], windows: Numbers, halves: int) ->
 
 def _detected(values: Numbers, threshold: float, extreme: float, doubt: float) -> Sequence[int]:
     """Return what we find with other constants."""
-    before = detector.EXTREME, detector.DOUBT
-    detector.EXTREME, detector.DOUBT = extreme, doubt  # type: ignore[assignment]
+    before = detector.QUANTILES, detector.DOUBT
+    detector.QUANTILES, detector.DOUBT = (1 - extreme, 0.1, 0.9, extreme), doubt  # type: ignore[assignment]
     try:
         return anomalies(values, threshold=threshold).indices
     finally:
-        detector.EXTREME, detector.DOUBT = before
+        detector.QUANTILES, detector.DOUBT = before
 
 
 def _parts(files: Sequence[nab.Labelled], found: Sequence[Sequence[int]]) -> list[float]:

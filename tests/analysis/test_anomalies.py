@@ -18,7 +18,7 @@ from stepscope.analysis.series.anomalies import (
     newest,
     plain,
     scores,
-    stretches,
+    spans,
     z_scores,
 )
 from stepscope.analysis.series.rolling import EXACT, quantile_before, quantiles_before
@@ -131,8 +131,8 @@ def test_stretches_join_what_is_near():
     """Flags with at most `rest` others between are one stretch."""
     flags = np.zeros(30, dtype=bool)
     flags[[2, 3, 8, 20]] = True
-    assert stretches(flags, 5) == [(2, 8), (20, 20)]
-    assert stretches(np.zeros(3, dtype=bool), 5) == []
+    assert spans(flags, 5) == [(2, 8), (20, 20)]
+    assert spans(np.zeros(3, dtype=bool), 5) == []
 
 
 @pytest.mark.parametrize("window", [1, 4, 5, 40])

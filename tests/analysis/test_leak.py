@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.series.leak import FEWEST, assess, theil_sen
+from stepscope.analysis.series.leak import FEWEST, assess
+from stepscope.analysis.series.robust import theil_sen
 
 MIB = 2.0**20
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -1,21 +1,21 @@
-"""Anomalies in a series: a plain z-score, and a robust detector that uses the history.
+"""Anomalies in a series: a plain z-score, and a robust detector that compares each point with its history.
 
-The robust one calls a point an anomaly if nothing like it has been seen: its value, the mean of the last few points,
-that of more of them, or its jump from them lies beyond all but a few of the last thousands, by a share of their spread.
-What comes back, such as an evaluation every thousand steps or a daily wave, has been seen and is none; neither is a
-trend, which leaves the range of the past a little at a time. Each point is judged by the points before it. While the
-series is young, its points are judged by those before and after, and only single values: the start of a training is no
-anomaly.
+The robust detector reports a point if nothing like it has been seen: its value, the mean of the last few or of many
+points, or its jump lies outside almost all of the last thousands, by a share of their spread. What recurs, such as an
+evaluation every thousand steps or a daily wave, has been seen; a trend leaves the range of the past only little by
+little. Neither is an anomaly. The first points of a series are compared with those before and after them, and only by
+their values: the start of a training is no anomaly.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from stepscope.analysis.finding import Facts
+from stepscope.analysis.series.robust import finite
 from stepscope.analysis.series.rolling import EarlierValues, mean_until, quantile_before, quantiles_before
 
 if TYPE_CHECKING:
@@ -25,47 +25,51 @@ if TYPE_CHECKING:
 
 
 VALUE, LEVEL, LONG, JUMP = "value", "level", "long level", "jump"
-"""What stands out: the point, the mean of the last points, of many more, or the difference from their median."""
+"""What stands out: the point, the mean of the last points, the mean of many more, or the difference from their
+median."""
 
 PLAIN_LIMIT = 2.0
-"""Standard deviations beyond which the plain z-score calls a point an anomaly."""
+"""The plain z-score reports points beyond this many standard deviations."""
 FEWEST = 30
-"""Fewest points to judge."""
+"""Minimum number of points."""
 YOUNG = 300
-"""Points of a series that are judged by both sides: earlier, the daily waves of nab-subset's no-anomaly files have not
-come back."""
+"""The first points, which are compared with both sides: the daily waves of nab-subset's files have not come back
+yet."""
 APART = 20
-"""Points between a young point and those after it that it is judged by: a burst is no witness of itself."""
+"""Distance of a young point from the later points it is compared with, so that a burst does not confirm itself."""
 MEMORY = 4000
-"""Points before that a point is judged by. This and what follows was chosen on half the files of nab-subset."""
+"""Previous points that a point is compared with. This and the constants below were chosen on half the files of
+nab-subset."""
 NEAR = 10
-"""How many times as long as the new points their past must be."""
+"""The past must be this many times as long as the new points."""
 SHORT = 20
-"""Points that a level is the mean of, and a jump is measured from."""
+"""A level is the mean of this many points; a jump is measured from their median."""
 LONG_POINTS = 300
-"""Points that a long level is the mean of: a wave that stays up, or a day without one, has only values that were there
-before. It is judged once the series has had three times as many."""
-EXTREME = 0.998
-"""Share of the past below its upper end, and above its lower."""
+"""A long level is the mean of this many points: a wave that stays up, or a day without one, has only values that were
+seen before. It is judged once the series has three times as many points."""
+QUANTILES = (1 - 0.998, 0.1, 0.9, 0.998)
+"""The low end of the past, its lower and upper part, and its high end."""
 RANGE_SHARE = 0.5
-"""Spread at least, as a share of the distance from the middle to the end: bursts of the past make it wide."""
+"""Minimum spread, as a share of the range of the past, which bursts widen."""
 LEAST_SPREAD = 1e-3
-"""Spread at least, relative to the ends: a past that never moved would make an anomaly of a rounding."""
+"""Minimum spread, relative to the ends of the past: otherwise a rounding error after a constant past is an anomaly."""
 BEYOND = {VALUE: 0.35, LEVEL: 0.2, LONG: 0.2, JUMP: 0.5}
-"""Spreads beyond the ends of the past where a score of 1 is reached."""
+"""Distance beyond the ends of the past, in spreads, that gives a score of 1."""
 DOUBT = 1000
-"""Past points with which that is doubled; with more it falls to once: the ends of a short past are not sure."""
+"""Past points at which that distance is doubled, because the ends of a short past are uncertain; it falls as more
+come."""
 PATIENCE, LONG_WATCH = 0.5, 20_000
-"""Growth of that per tenfold number of points beyond so many: false alarms must not grow with the length."""
+"""That distance grows by this share for every tenfold length beyond so many points, to limit false alarms."""
 RETURNS, LIKE, LAST = 3, 0.8, 50
-"""Times among the last so many after which something that comes again, at least so far out, is known and not told."""
+"""An anomaly is known, and not reported, if so many of the last 50 were at least 0.8 times as far out on the same
+side."""
 REST = 60
-"""Usual points that end an anomaly; what stands out earlier belongs to it."""
+"""An anomaly ends after this many usual points."""
 
 
 @dataclass(frozen=True)
 class Anomaly:
-    """A span that stands out. Indices are those of the series as it was given."""
+    """A span that stands out. Indices refer to the given series."""
 
     index: int
     """First point."""
@@ -79,9 +83,9 @@ class Anomaly:
     """Value at the peak."""
     low: float
     high: float
-    """The usual value before the peak."""
+    """The usual range before the peak."""
     score: float
-    """1 is the least."""
+    """1 is the minimum."""
 
 
 @dataclass(frozen=True)
@@ -120,14 +124,13 @@ def plain(value: ArrayLike, limit: float = PLAIN_LIMIT) -> list[int]:
 
 
 def anomalies(value: ArrayLike, *, threshold: float = 1.0) -> Anomalies:
-    """Find the anomalies of a series in its order.
+    """Find the anomalies of a series, in its order; non-finite values are ignored.
 
     Args:
-        value: the values; those that are not finite are left out.
-        threshold: smallest score to report. A higher threshold finds fewer.
+        value: the values.
+        threshold: minimum score to report. A higher threshold finds fewer.
     """
-    given = np.asarray(value, dtype=np.float64).ravel()
-    place = np.flatnonzero(np.isfinite(given))
+    given, place = finite(value)
     count = len(place)
     if count < FEWEST:
         return Anomalies(f"not enough data: {count} points, of which {FEWEST} are needed", count)
@@ -135,30 +138,29 @@ def anomalies(value: ArrayLike, *, threshold: float = 1.0) -> Anomalies:
     views = _views(values)
     score = np.max([view.score for view in views.values()], axis=0)
     found: list[Anomaly] = []
-    for first, last in stretches(score >= threshold, REST):
+    for first, last in spans(score >= threshold, REST):
         peak = first + int(np.argmax(score[first : last + 1]))
         kind = max(views, key=lambda name: float(views[name].score[peak]))
         low, high = (float(end) * scale for end in views[kind].past.before(peak)[[0, -1]])
         start, end, top = (int(place[at]) for at in (first, last, peak))
         found.append(Anomaly(start, end, top, kind, float(given[top]), low, high, float(score[peak])))
-    news = tuple(each for number, each in enumerate(found) if not _known(each, found[max(0, number - LAST) : number]))
-    return Anomalies(f"{len(news)} anomalies in {count} points", count, news)
+    new = tuple(each for number, each in enumerate(found) if not is_known(each, found[:number]))
+    return Anomalies(f"{len(new)} anomalies in {count} points", count, new)
 
 
 def newest(value: ArrayLike, count: int, seen: int | None = None) -> Anomaly | None:
-    """Judge the newest points by those before them; return the one that stands out most, regardless of its score.
+    """Compare the newest points with those before them; return the one that stands out most, whatever its score.
 
-    A cheap check for following a series as it grows: values and levels as in `anomalies`, but no jumps, and all new
-    points are judged by the same past. Of many new points only the first are judged, a tenth as many as the past has:
+    A cheap check for following a series as it grows. It looks at values and levels, not at jumps, and compares all new
+    points with the same past. Of many new points only the first are judged, a tenth as many as the past has, because
     later points may have drifted away from it.
 
     Args:
-        value: the values; those that are not finite are left out.
-        count: how many at the end are new.
-        seen: points that the series has had in all; the number of values if omitted.
+        value: the values; non-finite ones are ignored.
+        count: number of new points at the end.
+        seen: number of points the series has had in all; the number of values if omitted.
     """
-    given = np.asarray(value, dtype=np.float64).ravel()
-    place = np.flatnonzero(np.isfinite(given))
+    given, place = finite(value)
     fresh = int(np.count_nonzero(place >= len(given) - count))
     if not fresh or len(place) - fresh < YOUNG:
         return None
@@ -168,7 +170,7 @@ def newest(value: ArrayLike, count: int, seen: int | None = None) -> Anomaly | N
         begin = len(values) - fresh
         past = np.sort(series[:begin][-MEMORY:])
         judged = min(fresh, max(1, begin // NEAR))
-        ends = [past[round(share * (len(past) - 1))] for share in (1 - EXTREME, 0.1, 0.9, EXTREME)]
+        ends = [past[round(share * (len(past) - 1))] for share in QUANTILES]
         table = EarlierValues(np.repeat(np.array(ends)[:, None], judged, axis=1), np.arange(judged))
         number = float(seen if seen is not None else len(values))
         score = _beyond(series[begin : begin + judged], table, BEYOND[kind], seen=number)
@@ -181,32 +183,26 @@ def newest(value: ArrayLike, count: int, seen: int | None = None) -> Anomaly | N
 
 
 def is_known(one: Anomaly, earlier: list[Anomaly]) -> bool:
-    """Return whether similar values came several times recently, so that there is nothing new to report."""
-    return _known(one, earlier[-LAST:])
-
-
-def _known(one: Anomaly, earlier: list[Anomaly]) -> bool:
-    """Return whether the like has come several times: on the same side, and about as far out or further."""
-    like = 0
-    for other in earlier:
+    """Return whether similar ones came several times recently: on the same side, and about as far out or farther."""
+    similar = 0
+    for other in earlier[-LAST:]:
         above = one.value >= other.high
         edge = other.high if above else other.low
-        like += above == (other.value >= other.high) and abs(other.value - edge) >= LIKE * abs(one.value - edge)
-    return like >= RETURNS
+        similar += above == (other.value >= other.high) and abs(other.value - edge) >= LIKE * abs(one.value - edge)
+    return similar >= RETURNS
 
 
 def scores(value: ArrayLike) -> Floats:
-    """Return how far each point stands out, as `anomalies` sees it: 1 is an anomaly. NaN where not finite."""
-    given = np.asarray(value, dtype=np.float64).ravel()
-    kept = np.isfinite(given)
+    """Return how far each point stands out, as in `anomalies`: 1 is an anomaly. NaN where not finite."""
+    given, place = finite(value)
     found = np.full(len(given), np.nan)
-    if np.count_nonzero(kept) >= FEWEST:
-        found[kept] = np.max([view.score for view in _views(_scaled(given[kept])[0]).values()], axis=0)
+    if len(place) >= FEWEST:
+        found[place] = np.max([view.score for view in _views(_scaled(given[place])[0]).values()], axis=0)
     return found
 
 
-def stretches(flags: Mask, rest: int) -> list[tuple[int, int]]:
-    """Return first and last of each span of flagged points with at most `rest` others between."""
+def spans(flags: Mask, rest: int) -> list[tuple[int, int]]:
+    """Return the first and last index of each run of flagged points with at most `rest` others in between."""
     at = np.flatnonzero(flags)
     if not len(at):
         return []
@@ -215,22 +211,21 @@ def stretches(flags: Mask, rest: int) -> list[tuple[int, int]]:
     return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
 
 
-@dataclass(frozen=True)
-class _View:
-    """One way to look at the points: how far each stands out in it, and what was usual before."""
+class _View(NamedTuple):
+    """The points under one aspect: how far each stands out, and the values before it."""
 
     score: Floats
     past: EarlierValues
 
 
 def _scaled(values: Floats) -> tuple[Floats, float]:
-    """Return values of at most 1 and their unit, so that nothing overflows."""
+    """Return the values in units of the largest, and that unit, so that nothing overflows."""
     scale = float(np.abs(values).max()) or 1.0
     return values / scale, scale
 
 
 def _views(values: Floats) -> dict[str, _View]:
-    """Look at the values, their level and their jumps; at the values of both sides only while they are young."""
+    """Return the view of the values, levels and jumps; the first points are judged by both sides, by value only."""
     middle = quantile_before(values, SHORT, 0.5)
     middle[0] = values[0]
     long = mean_until(values, LONG_POINTS)
@@ -242,7 +237,7 @@ def _views(values: Floats) -> dict[str, _View]:
         JUMP: _view(values - middle, BEYOND[JUMP], signed=True),
     }
     young = values[:YOUNG]
-    backwards = _past(young[::-1])
+    backwards = quantiles_before(young[::-1], MEMORY, QUANTILES)
     later = EarlierValues(backwards.table, np.maximum(0, len(young) - 1 - APART - np.arange(len(young))))
     first = views[VALUE].score[: len(young)]
     first[:] = np.minimum(first, _beyond(young, later, BEYOND[VALUE]))
@@ -253,22 +248,17 @@ def _views(values: Floats) -> dict[str, _View]:
 
 
 def _view(values: Floats, beyond: float, *, signed: bool = False) -> _View:
-    """Judge each value by those before it; signed values around 0 by those of their sign."""
-    past = _past(values)
+    """Judge each value by those before it; signed values around 0 by those of the same sign."""
+    past = quantiles_before(values, MEMORY, QUANTILES)
     return _View(_beyond(values, past, beyond, signed=signed), past)
-
-
-def _past(values: Floats) -> EarlierValues:
-    """Return low end, lower and upper part, and high end of the values before each."""
-    return quantiles_before(values, MEMORY, (1 - EXTREME, 0.1, 0.9, EXTREME))
 
 
 def _beyond(
     values: Floats, past: EarlierValues, beyond: float, *, signed: bool = False, seen: float | None = None
 ) -> Floats:
-    """Return how far each value lies beyond the ends of others, relative to their spread; 0 inside.
+    """Return how far each value lies outside the past, relative to its spread; 0 inside.
 
-    `seen` is how many points the series has had by now; a value is the n-th of these if omitted.
+    `seen` is the number of points the series has had by now; if omitted, the n-th value is the n-th point.
     """
     score = np.zeros(len(values))
     outside = np.flatnonzero((values < past.row(0)) | (values > past.row(-1)))
@@ -279,11 +269,7 @@ def _beyond(
     spread = np.maximum(np.maximum(upper - lower, RANGE_SHARE * span), least)
     out = np.where(above, values[outside] - high, low - values[outside])
     number = outside.astype(np.float64) + 1 if seen is None else np.full(len(outside), float(seen))
-    score[outside] = out / (spread * beyond * _caution(number))
+    # After a short past, and in a series that is watched for long, a point must stand out more.
+    caution = 1 + DOUBT / np.maximum(number, YOUNG) + PATIENCE * np.log10(np.maximum(1.0, number / LONG_WATCH))
+    score[outside] = out / (spread * beyond * caution)
     return score
-
-
-def _caution(seen: Floats) -> Floats:
-    """Return by how much more a point must stand out that is the n-th: in a short past, and in a long watch."""
-    long = np.log10(np.maximum(1.0, seen / LONG_WATCH))
-    return np.asarray(1 + DOUBT / np.maximum(seen, YOUNG) + PATIENCE * long)

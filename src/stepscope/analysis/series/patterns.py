@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.finding import Facts
-from stepscope.analysis.series.trend import finite_pairs, trend
+from stepscope.analysis.series.robust import finite_pairs
+from stepscope.analysis.series.trend import trend
 from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
-"""Lasting rises of a loss: it is above what it had reached, by more than its own noise, and does not come back.
+"""Lasting rises of a loss: it is above the level it had reached, by more than its own noise, and does not come back.
 
-Alerts and the diagnosis ask this one function, so that both say the same of the same points. It looks at medians of
-blocks of points. The noise is that of the series itself: the spread inside of blocks, their wander from one to the
-next, and how far it rose before and came back, as losses of reinforcement learning and of cyclic learning rates do. A
-loss that falls after its rise is none either: a harder stage of a curriculum is being learned.
+Alerts and the diagnosis both call `lasting_rise`, so they say the same about the same points. It compares medians of
+blocks of points. The noise is estimated from the series itself: the spread inside blocks, the drift from block to
+block, and earlier rises from which the loss recovered, as in reinforcement learning or with cyclic learning rates. A
+loss that falls after its rise does not count either: it is learning a harder stage of a curriculum.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.analysis.series.robust import SIGMA, finite, median, medians, spread
 from stepscope.core.numbers import MANY_TIMES, MOST_TIMES
 
 if TYPE_CHECKING:
@@ -23,29 +24,28 @@ if TYPE_CHECKING:
 
 
 LOOK = 2600
-"""Newest points that are looked at."""
+"""Only this many of the newest points are used."""
 FEWEST = 120
-"""Minimum finite points among them for a verdict."""
+"""Minimum finite points among them."""
 BLOCKS, SMALLEST, LARGEST = 12, 10, 50
-"""Blocks that a series has at least, and points of one."""
+"""Minimum number of blocks, and the minimum and maximum points per block."""
 SMOOTH = 4
-"""Blocks whose median is the level that a loss had reached: one lucky block is none."""
-HIGH = 3
-"""Blocks at the end that must be high; two, where the loss is far above all that it ever was."""
-FAR = 2.0
-"""Times its highest level before."""
+"""The level that a loss had reached is the median of this many blocks: one lucky block does not count."""
+HIGH, FAR = 3, 2.0
+"""Blocks at the end that must be high; two suffice if the loss is this many times its highest level before."""
 NOISES = 6.0
-"""Rise in noises of a block that chance does not bring about."""
+"""Minimum rise, in standard deviations of a block's level."""
 WITHIN = 0.5
-"""Noise of a block at least, as a share of the spread inside of it: neighbouring points have much in common."""
+"""Minimum noise of a block's level, as a share of the spread inside the block: neighbouring points are correlated."""
 USUAL = 1.5
-"""Times the highest rise that it came back from that a rise must reach."""
+"""A rise must be this many times the largest earlier rise from which the loss recovered."""
 FALLS, SURE = 0.05, 2.0
-"""Share of the rise, and noises of the two halves since its peak, by which the later one must be lower to fall."""
+"""A loss comes down if the later half since its peak is lower by this share of the rise, and by this many standard
+errors."""
 GRAVE, UNDONE = 0.5, 0.1
-"""Rise relative to the level before, and share of all that was learned that is undone, which make a divergence."""
+"""A rise is a divergence from this rise relative to the level before, and this share of the learned progress undone."""
 BEGINNING = 20
-"""Points that the level at the beginning of a run is the median of."""
+"""The level at the beginning of a run is the median of this many points."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Rise:
     """A rise that lasts until the end of a series."""
 
     index: int
-    """First point that is high, in the series as it was given."""
+    """First high point, as an index into the given series."""
     before: float
     """Level that the loss had reached."""
     now: float
     """Level at the end."""
     noises: float
-    """Its height in noises of the series."""
+    """Height in standard deviations of a block's level."""
 
     @property
     def ratio(self) -> float:
@@ -67,26 +67,26 @@ class Rise:
         return (self.now - self.before) / abs(self.before) if self.before else math.inf
 
     def is_divergence(self, begun: float) -> bool:
-        """Return whether what was learned is being lost, for a loss that began at this level."""
+        """Return whether the learned progress is being lost, for a loss that began at this level."""
         height = self.now - self.before
         return self.ratio >= GRAVE and height >= UNDONE * abs(begun - self.before)
 
     def text(self, name: str, step: float) -> str:
-        """Return it as a sentence about a metric, high since a step (NaN: it is unknown which)."""
+        """Return a sentence about the metric, which is high since a step (NaN if the step is unknown)."""
         return rise_text(name, self.before, self.now, step)
 
 
 def rise_text(name: str, before: float, now: float, step: float) -> str:
-    """Return the sentence that a loss has risen for good, since a step (NaN: it is unknown which)."""
+    """Return the sentence that a loss rose and stays high since a step (NaN if the step is unknown)."""
     since = f" since step {step:.0f}" if math.isfinite(step) else ""
     who = "the loss" if name == "loss" else name
     return f"{who} has risen from {before:.4g} to {now:.4g}{since}{growth(before, now)}, and stays there"
 
 
 def growth(before: float, after: float) -> str:
-    """Return by how much a value grew, to be added to its two numbers: ", by 34 %" or ", 60 times as high".
+    """Return how much a value grew, to append to its two numbers: ", by 34 %" or ", 60 times as high".
 
-    Empty where a share means nothing: from zero, from below zero, or to what is no number.
+    Empty if a ratio means nothing: from zero, from below zero, or to a value that is not finite.
     """
     if before <= 0 or not math.isfinite(after) or after <= before:
         return ""
@@ -98,21 +98,19 @@ def growth(before: float, after: float) -> str:
 
 def begun_at(value: ArrayLike) -> float:
     """Return the level at which a loss began; NaN without a finite point."""
-    first = np.asarray(value, dtype=np.float64).ravel()
-    first = first[np.isfinite(first)][:BEGINNING]
-    return _median(first) if len(first) else math.nan
+    given, places = finite(value)
+    return median(given[places[:BEGINNING]]) if len(places) else math.nan
 
 
 def lasting_rise(value: ArrayLike, share: float = 0.1) -> Rise | None:
-    """Return the rise that the end of a loss is in; None if it is in none, or too short to know.
+    """Return the rise at the end of a loss; None if there is none, or too few points. Non-finite points are ignored.
 
     Args:
-        value: the loss, in its order; points that are not finite are left out.
-        share: rise relative to the level before that is worth telling.
+        value: the loss, in its order.
+        share: minimum rise, relative to the level before.
     """
-    given = np.asarray(value, dtype=np.float64).ravel()
-    gone = max(0, len(given) - LOOK)
-    place = gone + np.flatnonzero(np.isfinite(given[gone:]))
+    given, place = finite(value)
+    place = place[place >= len(given) - LOOK]
     values = given[place]
     if len(values) < FEWEST:
         return None
@@ -130,14 +128,16 @@ def lasting_rise(value: ArrayLike, share: float = 0.1) -> Rise | None:
 
 
 def _rise(blocks: Floats, share: float) -> tuple[int, float, float, float] | None:
-    """Return the first high block, the level before, that of now, and the height in noises."""
-    level = _medians(blocks)
-    now = min(float(level[-2:].min()), _median(blocks[-2:].ravel()))
-    noise = _noise(blocks, level)
-    if not now - float(level.min()) > NOISES * noise:  # as almost always
+    """Return the index of the first high block, the level before, the level now, and the height in noises."""
+    level = medians(blocks)
+    now = min(float(level[-2:].min()), median(blocks[-2:].ravel()))
+    steps = np.diff(level)
+    wander = spread(steps - median(steps)) / math.sqrt(2)
+    noise = max(WITHIN * SIGMA * median(medians(np.abs(blocks - level[:, None]))), wander)
+    if not now - float(level.min()) > NOISES * noise:  # almost always
         return None
-    early = [_median(level[:at]) for at in range(1, SMOOTH)]
-    reached = np.concatenate([early, _medians(np.lib.stride_tricks.sliding_window_view(level, SMOOTH))])
+    early = [median(level[:at]) for at in range(1, SMOOTH)]
+    reached = np.concatenate([early, medians(np.lib.stride_tricks.sliding_window_view(level, SMOOTH))])
     lowest = int(np.argmin(reached[:-2]))
     before = float(reached[lowest])
     height = now - before
@@ -148,47 +148,28 @@ def _rise(blocks: Floats, share: float) -> tuple[int, float, float, float] | Non
     if len(level) - start < (2 if highest > 0 and now > FAR * highest else HIGH):
         return None
     earlier = level[SMOOTH - 1 : start] - np.minimum.accumulate(reached)[SMOOTH - 2 : start - 1]
-    if USUAL * float(earlier.max(initial=0.0)) > height or comes_down(
-        blocks[start - 1 :].ravel(), height, blocks.shape[1]
-    ):
+    is_usual = USUAL * float(earlier.max(initial=0.0)) > height
+    if is_usual or comes_down(blocks[start - 1 :].ravel(), height, blocks.shape[1]):
         return None
     return start, before, now, height / noise if noise > 0 else math.inf
 
 
-def _medians(table: Floats) -> Floats:
-    """Return the median of each row; numpy's own takes five times as long, and loads its masked arrays."""
-    ordered, half = np.sort(table, axis=1), table.shape[1] // 2
-    return ordered[:, half] if table.shape[1] % 2 else (ordered[:, half - 1] + ordered[:, half]) / 2
-
-
-def _median(values: Floats) -> float:
-    return float(_medians(values[None, :])[0])
-
-
-def _noise(blocks: Floats, level: Floats) -> float:
-    """Return by how much the level of a block differs from the next for no reason."""
-    inside = 1.4826 * _median(_medians(np.abs(blocks - level[:, None])))
-    steps = np.diff(level)
-    wander = 1.4826 * _median(np.abs(steps - _median(steps))) / math.sqrt(2)
-    return max(WITHIN * inside, wander)
-
-
 def comes_down(since: Floats, height: float, size: int = SMALLEST) -> bool:
-    """Return whether a loss comes down again from its peak.
+    """Return whether a loss is coming down again from its peak.
 
     Args:
         since: its finite values since it rose.
         height: of the rise.
-        size: points of a block; the later half of more than four is looked at.
+        size: points per block; of more than four blocks only the later half is used.
     """
     part = max(SMALLEST // 2, size // 5)
     whole = len(since) // part * part
-    peak = len(since) - whole + int(np.argmax(_medians(since[-whole:].reshape(-1, part)))) * part
+    peak = len(since) - whole + int(np.argmax(medians(since[-whole:].reshape(-1, part)))) * part
     rest = since[peak:]
     rest = rest[len(rest) // 2 :] if len(rest) > 4 * size else rest
     if len(rest) < 2 * part:
         return False
     first, last = np.array_split(rest, 2)
-    before, after = _median(first), _median(last)
-    spread = 1.4826 * _median(np.abs(np.concatenate([first - before, last - after])))
-    return before - after > max(FALLS * height, SURE * spread * 1.25 * math.sqrt(2 / len(first)))
+    before, after = median(first), median(last)
+    noise = spread(np.concatenate([first - before, last - after]))
+    return before - after > max(FALLS * height, SURE * noise * 1.25 * math.sqrt(2 / len(first)))

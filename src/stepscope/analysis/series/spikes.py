@@ -1,10 +1,10 @@
-"""Loss spikes: where a loss rises at once above what it was.
+"""Loss spikes: where a loss suddenly rises above its recent level.
 
-Each point is judged by the points before it, in units of their usual distance from the median of the last forty. A
-falling loss lies below that median, so the start of training is never a spike. One batch that is hard makes one high
-point; a model that was thrown back stays high. So a rise that the next point confirms counts at a modest height, and a
-single point only where it stands clear of the tail that single points of this very series have: at most one logged
-point late.
+Each point is compared with the points before it: its distance from the median of the last forty, in units of their
+usual distance. A falling loss lies below that median, so the start of training is never a spike. One hard batch gives
+one high point, but a model that was thrown back stays high. So a moderate rise counts if the next point confirms it,
+and a single point counts only if it exceeds what single points of this series usually reach. A spike is known at most
+one logged point late.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.finding import Facts
-from stepscope.analysis.series.anomalies import stretches
+from stepscope.analysis.series.anomalies import spans
+from stepscope.analysis.series.robust import SIGMA, finite
 from stepscope.analysis.series.rolling import quantile_before
 
 if TYPE_CHECKING:
@@ -26,49 +27,49 @@ if TYPE_CHECKING:
 
 
 FEWEST = 20
-"""Points before the first that is judged; with fewer it is unknown what is usual."""
+"""Points before the first one that is judged: with fewer the usual distance is unknown."""
 WINDOW = 40
-"""Points that the level and the usual distance are taken from, as for the marks of that run."""
+"""Points from which level and usual distance are taken, as in the labels of megatron-golden's mixtral run."""
 SHARE = 0.05
-"""Rise over the level below which no spike is reported. Those of megatron-golden's mixtral run are 8 % and more."""
+"""Minimum rise, relative to the level. The spikes of megatron-golden's mixtral run are 8 % and more."""
 CONFIRMED, STAYS = 6.0, 3.0
-"""Height of a point, and of the one after it, in usual distances, that together make a spike."""
+"""Minimum height of a point, and of the one after it, in usual distances, that together make a spike."""
 MEMORY = 500
-"""Points before, from which it is known how high points of this series reach without a spike."""
+"""Previous points from which the reach of this series without spikes is estimated."""
 TAIL = 0.98
-"""Share of them that is below their reach; a spike occasionally does not move it."""
+"""The reach is this quantile of their heights, which a few spikes do not move."""
 LEAST_REACH = 2.0
-"""Reach at least: that of Gaussian noise."""
+"""Minimum reach: that of Gaussian noise."""
 ALONE = 5.0
-"""Height in reaches at which a point is a spike whatever comes after it: the mixtral run's single points reach 5.5, the
-healthy noise of modded-nanogpt's train loss 4.5."""
+"""Height, in reaches, at which a single point is a spike: those of the mixtral run reach 5.5, the healthy noise of
+modded-nanogpt's train loss 4.5."""
 LONG_MEMORY, LIKE_IT = 2000, 1
-"""Points among the last so many that may have had half its height; with more, noise has a heavy tail and it is no
-news."""
+"""A single point is no spike if more than this many of so many previous points had half its height: the noise has a
+heavy tail."""
 LEAST_DISTANCE = 1e-3
-"""Usual distance at least, relative to the level: a loss that is printed with three digits repeats itself."""
+"""Minimum usual distance, relative to the level: a loss that is logged with three digits often repeats itself."""
 LINEAR = 0.5
-"""Rise of a single point beyond which it counts by its logarithm, where no value is 0 or below: the noise of a small
-loss is a share of it, and single batches are many times as hard as others."""
+"""A larger rise of a single point counts by its logarithm if all values are positive: the noise of a small loss is
+relative, and single batches can be many times as hard as others."""
 DOUBT, YOUNG = 20, 400
-"""Points before with which a height counts half, as what is usual is unknown well yet; and with which it counts in
+"""With this many previous points a height counts half, because the usual distance is uncertain; with this many, in
 full."""
 REST = 5
-"""Calm points that end a spike."""
+"""A spike ends after this many calm points."""
 
 
 @dataclass(frozen=True)
 class Spike:
-    """One rise and what became of it. Indices are those of the series as it was given."""
+    """One rise and how it ended. Indices refer to the given series."""
 
     index: int
-    """First point that is high."""
+    """First high point."""
     told: int
-    """Point with which it is known: the same or the next."""
+    """Point at which the spike is certain: the same or the next."""
     peak: int
     """Highest point."""
     end: int
-    """Last point that is high."""
+    """Last high point."""
     level: float
     """Median before it."""
     top: float
@@ -76,7 +77,7 @@ class Spike:
     height: float
     """Rise at the peak in usual distances."""
     recovered: bool
-    """Whether the loss came back to within half of `SHARE` of the level before."""
+    """Whether the loss came back to within half of `SHARE` above the level before."""
 
     @property
     def ratio(self) -> float:
@@ -96,34 +97,32 @@ class Spikes(Facts):
 
 
 def spikes(value: ArrayLike) -> Spikes:
-    """Find the spikes of a loss in its order; points that are not finite are left out."""
-    given = np.asarray(value, dtype=np.float64).ravel()
-    place = np.flatnonzero(np.isfinite(given))
+    """Find the spikes of a loss, in its order; non-finite points are ignored."""
+    given, place = finite(value)
     values = given[place]
     if len(values) <= FEWEST:
         return Spikes(f"not enough data: {len(values)} points, of which more than {FEWEST} are needed", len(values))
     with np.errstate(over="ignore", invalid="ignore"):
         level, height, rise = _heights(values, 0)
-        confirmed, alone = _told(values, level, height, rise)
-    told = confirmed | alone
+        confirmed, alone = _starts(values, level, height, rise)
+    starts = confirmed | alone
     found = []
-    for first, last in stretches(told | ((height >= STAYS) & (rise >= SHARE / 2)), REST):
-        if told[first : last + 1].any():
-            start = first + int(np.argmax(told[first : last + 1]))
+    for first, last in spans(starts | ((height >= STAYS) & (rise >= SHARE / 2)), REST):
+        if starts[first : last + 1].any():
+            start = first + int(np.argmax(starts[first : last + 1]))
             peak = start + int(np.argmax(height[start : last + 1]))
-            back = bool(np.any(values[peak:] <= level[start] + abs(level[start]) * SHARE / 2))
+            before = float(level[start])
+            back = bool(np.any(values[peak:] <= before + abs(before) * SHARE / 2))
             index, known, top, end = (int(place[at]) for at in (start, start + (not alone[start]), peak, last))
-            found.append(
-                Spike(index, known, top, end, float(level[start]), float(given[top]), float(height[peak]), back)
-            )
+            found.append(Spike(index, known, top, end, before, float(given[top]), float(height[peak]), back))
     return Spikes(f"{len(found)} spikes in {len(values)} points", len(values), tuple(found))
 
 
 def may_spike(value: ArrayLike, newest: int) -> bool:
     """Return whether one of the newest points, or the one before them, is high enough to begin a spike.
 
-    A cheap look at the end of a series, for anyone who follows it as it grows: where it says no, `spikes` of the same
-    series tells none that is known with these points.
+    A cheap check for following a series as it grows: if it is False, `spikes` reports no spike that ends with these
+    points.
     """
     whole = np.asarray(value, dtype=np.float64).ravel()
     given = whole[-(newest + 2 * WINDOW + 2) :]
@@ -136,9 +135,9 @@ def may_spike(value: ArrayLike, newest: int) -> bool:
 
 
 def _heights(values: Floats, seen: int) -> tuple[Floats, Floats, Floats]:
-    """Return for each point the level before it, its height over that in usual distances, and its relative rise.
+    """Return for each point the level before it, its height in usual distances, and its relative rise.
 
-    `seen` is how many points came before the first.
+    `seen` is the number of points before the first.
     """
     level = quantile_before(values, WINDOW, 0.5)
     level[0] = values[0]
@@ -148,20 +147,23 @@ def _heights(values: Floats, seen: int) -> tuple[Floats, Floats, Floats]:
 
 
 def _in_usual(away: Floats, size: Floats, seen: int = 0) -> Floats:
-    """Return distances from the level in usual ones; they count less while few points have been seen."""
-    usual = np.nan_to_num(1.4826 * quantile_before(np.abs(away), WINDOW, 0.5))
+    """Return distances from the level in usual distances; they count less while few points have been seen."""
+    usual = np.nan_to_num(SIGMA * quantile_before(np.abs(away), WINDOW, 0.5))
     before = np.arange(seen + 1, seen + 1 + len(away))
     height = away / np.maximum(usual, LEAST_DISTANCE * size) / (1 + DOUBT * np.maximum(0, 1 / before - 1 / YOUNG))
     height[: max(0, FEWEST - seen)] = 0.0
     return np.asarray(height)
 
 
-def _told(values: Floats, level: Floats, height: Floats, rise: Floats) -> tuple[Mask, Mask]:
-    """Return which points begin a spike that the next point confirms, and which are one alone."""
+def _starts(values: Floats, level: Floats, height: Floats, rise: Floats) -> tuple[Mask, Mask]:
+    """Return which points begin a spike that the next point confirms, and which are a spike alone."""
     after = np.append(height[1:], 0.0)
     enough = rise >= SHARE
     stays = (height >= CONFIRMED) & (after >= STAYS) & enough
-    left_out = stays | _follows(height >= CONFIRMED)
+    high_before = np.concatenate([[0], np.cumsum(height >= CONFIRMED)])
+    at = np.arange(len(height))
+    recovering = high_before[at] > high_before[np.maximum(0, at - REST)]  # on the way back from a high point
+    left_out = stays | recovering
     reach = _reach(np.where(left_out, 0.0, height))
     confirmed = stays & (height >= CONFIRMED / 2 * reach) & (after >= STAYS / 2 * reach)
     single = height
@@ -170,18 +172,11 @@ def _told(values: Floats, level: Floats, height: Floats, rise: Floats) -> tuple[
         single = _in_usual(size * np.where(rise > LINEAR, LINEAR + np.log((1 + rise) / (1 + LINEAR)), rise), size)
     usual = np.where(left_out, 0.0, single)
     alone = (single >= ALONE * _reach(usual)) & enough
-    for at in np.flatnonzero(alone):
-        alone[at] = np.sum(usual[max(0, at - LONG_MEMORY) : at] > single[at] / 2) <= LIKE_IT
+    for high in np.flatnonzero(alone):
+        alone[high] = np.sum(usual[max(0, high - LONG_MEMORY) : high] > single[high] / 2) <= LIKE_IT
     return confirmed, alone
 
 
 def _reach(usual: Floats) -> Floats:
-    """Return how high the points before each have reached without a spike."""
+    """Return how high the points before each one reached without a spike."""
     return np.maximum(np.nan_to_num(quantile_before(usual, MEMORY, TAIL)), LEAST_REACH)
-
-
-def _follows(high: Mask) -> Mask:
-    """Return which points come within `REST` points after a high one, as a loss on its way back does."""
-    total = np.concatenate([[0], np.cumsum(high)])
-    at = np.arange(len(high))
-    return np.asarray(total[at] > total[np.maximum(0, at - REST)])

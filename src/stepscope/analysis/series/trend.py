@@ -1,8 +1,8 @@
-"""Which way a series goes, how fast, and how surely: least squares beside a slope that outliers do not move.
+"""The direction of a series, how fast it moves and how certain that is: least squares, and a robust slope.
 
-Least squares gives the numbers of scipy's `linregress`. Its p-value takes the points for independent, as linregress
-does; the interval of the robust slope is widened for what neighbours have in common. Where they disagree, a few points
-make the trend: believe the robust one.
+Least squares gives the numbers of scipy's `linregress`, whose p-value assumes independent points. The interval of the
+robust slope is widened for correlated neighbours. If the two disagree, a few points make the trend: trust the robust
+one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.finding import Facts
-from stepscope.analysis.series.leak import theil_sen
+from stepscope.analysis.series.robust import finite_pairs, theil_sen
 from stepscope.analysis.series.student import two_sided
 
 if TYPE_CHECKING:
@@ -28,18 +28,18 @@ INCREASING, DECREASING, FLAT, UNKNOWN = "increasing", "decreasing", "flat", "unk
 SIGNIFICANT = 0.05
 """p-value below which a slope is significant."""
 WINDOWS = 20
-"""Parts that a series is cut into for `windowed`: enough to see a warm-up, a plateau and an end in one training."""
+"""Default number of parts for `windowed`: enough to see a warm-up, a plateau and an end in one training."""
 MOST_BLOCKS = 300
-"""Blocks, each its medians, between which robust slopes are taken: 45 000 pairs take 2 ms, and on the loss of
-megatron-golden's mixtral run the slope is within 3 % of the one of all pairs."""
+"""The robust slope is taken between this many block medians: 45 000 pairs take 2 ms, and on the loss of
+megatron-golden's mixtral run the slope is within 3 % of that of all pairs."""
 
 
 @dataclass(frozen=True)
 class Trend(Facts):
-    """A straight line through a series. Slopes are values per unit of time, as the caller's clock has it."""
+    """A straight line through a series. Slopes are values per unit of the caller's time."""
 
     direction: str
-    """increasing or decreasing where that is significant, else flat; unknown without enough points."""
+    """increasing or decreasing if significant, else flat; unknown without enough points."""
     reason: str
     """The evidence, or what is missing, in one sentence."""
     points: int = 0
@@ -49,33 +49,27 @@ class Trend(Facts):
     r_squared: float | None = None
     """Share of the variance that the line explains."""
     p_value: float | None = None
-    """Probability of such a slope if there is none (two-sided, t-test)."""
+    """Probability of such a slope if there is no trend (two-sided t-test)."""
     std_error: float | None = None
     """Standard error of the slope."""
     robust_slope: float | None = None
-    """Median slope between all pairs of blocks (Theil and Sen)."""
+    """Median slope between all pairs of blocks (Theil-Sen)."""
     robust_low: float | None = None
     robust_high: float | None = None
-    """95 % interval of it."""
+    """Its 95 % interval."""
 
 
 def trend(time: ArrayLike, value: ArrayLike) -> Trend:
-    """Fit a line.
-
-    Args:
-        time: when: seconds, or steps. Any order.
-        value: what was measured; points that are not finite are left out.
-    """
+    """Fit a line to points in any order; non-finite ones are ignored. The time is in seconds or steps."""
     when, what = finite_pairs(time, value)
     count = len(when)
     if count < 2 or when.min() == when.max():
         return Trend(UNKNOWN, f"not enough data: {count} points, of which 2 at different times are needed", count)
     slope, intercept, r, error = _least_squares(when, what)
-    freedom = count - 2
-    p_value = _probability(r, freedom, same=bool(what[0] == what[-1]))
-    way = FLAT if p_value >= SIGNIFICANT or slope == 0 else INCREASING if slope > 0 else DECREASING
-    said = f"slope {slope:.4g} over {count} points, p = {p_value:.2g}"
-    return Trend(way, said, count, slope, intercept, r * r, p_value, error, *_robust(when, what))
+    p_value = _p_value(r, count - 2, same=bool(what[0] == what[-1]))
+    direction = FLAT if p_value >= SIGNIFICANT or slope == 0 else INCREASING if slope > 0 else DECREASING
+    reason = f"slope {slope:.4g} over {count} points, p = {p_value:.2g}"
+    return Trend(direction, reason, count, slope, intercept, r * r, p_value, error, *_robust(when, what))
 
 
 def windowed(time: ArrayLike, value: ArrayLike, count: int = WINDOWS) -> list[Trend]:
@@ -85,20 +79,8 @@ def windowed(time: ArrayLike, value: ArrayLike, count: int = WINDOWS) -> list[Tr
     return [trend(*part) for part in zip(np.array_split(when, parts), np.array_split(what, parts), strict=True)]
 
 
-def finite_pairs(time: ArrayLike, value: ArrayLike) -> tuple[Floats, Floats]:
-    """Return the points whose time and value are finite, in order of time."""
-    when, what = np.asarray(time, dtype=np.float64).ravel(), np.asarray(value, dtype=np.float64).ravel()
-    size = min(len(when), len(what))
-    kept = np.isfinite(when[:size]) & np.isfinite(what[:size])
-    when, what = when[:size][kept], what[:size][kept]
-    if np.any(when[1:] < when[:-1]):
-        order = np.argsort(when, kind="stable")
-        when, what = when[order], what[order]
-    return when, what
-
-
 def _least_squares(when: Floats, what: Floats) -> tuple[float, float, float, float]:
-    """Return slope, intercept, correlation and the slope's standard error; no square overflows."""
+    """Return slope, intercept, correlation and the slope's standard error, without overflow."""
     x, x_scale = _deviations(when)
     y, y_scale = _deviations(what)
     xx, yy, xy = float(np.dot(x, x)), float(np.dot(y, y)), float(np.dot(x, y))
@@ -111,7 +93,7 @@ def _least_squares(when: Floats, what: Floats) -> tuple[float, float, float, flo
 
 
 def _deviations(values: Floats) -> tuple[Floats, float]:
-    """Return the differences from the mean in units of the widest, and a quarter of that: nothing overflows."""
+    """Return the differences from the mean in units of the largest one, and a quarter of that unit."""
     away = values * 0.25 - values[0] * 0.25
     scale = float(np.abs(away).max()) or 1.0
     away /= scale
@@ -119,13 +101,13 @@ def _deviations(values: Floats) -> tuple[Floats, float]:
 
 
 def _mean(values: Floats) -> float:
-    """Return the mean, also of values whose sum is too large for a float."""
+    """Return the mean, even if the sum is too large for a float."""
     widest = float(np.abs(values).max()) or 1.0
     return float(np.mean(values / widest)) * widest
 
 
-def _probability(r: float, freedom: int, *, same: bool) -> float:
-    """Return the probability of that correlation by chance; as linregress does for two points."""
+def _p_value(r: float, freedom: int, *, same: bool) -> float:
+    """Return the probability of this correlation by chance; for two points as linregress defines it."""
     if freedom == 0:
         return 1.0 if same else 0.0
     tiny = 1e-20
@@ -141,5 +123,4 @@ def _robust(when: Floats, what: Floats) -> tuple[float, float, float]:
         return 0.0, 0.0, 0.0
     scale, reach = float(np.abs(what).max()) or 1.0, max(1.0, float(np.abs(when).max()))
     slopes = theil_sen(when / reach, what / scale)  # in units in which no difference overflows
-    slope, low, high = (slope / reach * scale for slope in slopes)
-    return slope, low, high
+    return slopes[0] / reach * scale, slopes[1] / reach * scale, slopes[2] / reach * scale
