@@ -1,9 +1,8 @@
 """The standard error of a mean when neighbouring values are correlated.
 
-Step times and losses are not independent draws: a slow moment lasts for many steps. `mean_error` counts how many
+Step times and losses are not independent: a slow period lasts for many steps. `mean_error` estimates how many
 independent values a series is worth (n divided by its integrated autocorrelation time, by Geyer's initial monotone
-sequence) and gives the standard error that follows. A drift or a jump inside the series counts as correlation, so it
-widens the error instead of hiding in it.
+sequence) and returns the standard error that follows. A drift or a jump counts as correlation, so it widens the error.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ if TYPE_CHECKING:
 
 
 MOST_POINTS = 1 << 17
-"""Points from which a series is first averaged in equal blocks: a mean's error needs no more (about 10 ms)."""
+"""A longer series is first averaged in equal blocks, which is precise enough for the error of a mean (about 10 ms)."""
 LEAST_EFFECTIVE = 3.0
-"""Independent values that a series is worth at least: one that only drifts would else be worth none."""
+"""Minimum number of independent values: otherwise a drifting series would be worth none."""
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean and how well it is known."""
+    """A mean and its precision."""
 
     value: float
     """The mean; NaN without finite values."""
     error: float
-    """Its standard error; NaN where there are too few values to tell (fewer than two)."""
+    """Its standard error; NaN with fewer than two values."""
     effective: float
-    """Independent values that the series is worth."""
+    """Number of independent values that the series is worth."""
     points: int
     """Finite values."""
 
@@ -54,7 +53,10 @@ def mean_error(value: ArrayLike) -> Mean:
     scale = float(np.abs(finite).max())
     if scale == 0.0:
         return Mean(0.0, 0.0, float(len(finite)), len(finite))
-    series = _blocked(finite / scale)
+    series = finite / scale
+    size = -(-len(series) // MOST_POINTS)
+    if size > 1:  # incomplete blocks are dropped
+        series = series[: len(series) // size * size].reshape(-1, size).mean(axis=1)
     time = correlation_time(series)
     effective = max(min(LEAST_EFFECTIVE, len(series)), len(series) / time)
     spread = float(series.var(ddof=1)) / max(1.0 - 1.0 / effective, 0.5)  # a drifting mean hides a part of it
@@ -63,26 +65,22 @@ def mean_error(value: ArrayLike) -> Mean:
 
 
 def correlation_time(series: Floats) -> float:
-    """Return the integrated autocorrelation time: how many values in a row are worth one. At least 1.
-
-    Args:
-        series: finite values in their order.
-    """
+    """Return the integrated autocorrelation time: how many finite values in a row are worth one. At least 1."""
     count = len(series)
     rest = series - series.mean()
     power = float(np.dot(rest, rest))
     if count < 4 or power <= count * (4 * np.finfo(float).eps * float(np.abs(series).max())) ** 2:
         return 1.0
-    size = 1 << (2 * count - 1).bit_length()
-    spectrum = np.fft.rfft(rest, size)
-    common = np.fft.irfft(spectrum * spectrum.conj(), size)[:count] / power
+    common = autocorrelation(rest, count - 1)
     pairs = common[: count // 2 * 2].reshape(-1, 2).sum(axis=1)
     ends = np.flatnonzero(pairs <= 0)
     pairs = np.minimum.accumulate(pairs[: ends[0]] if len(ends) else pairs)
     return min(float(count), max(1.0, 2.0 * float(pairs.sum()) - 1.0))
 
 
-def _blocked(series: Floats) -> Floats:
-    """Return a long series as means of equal blocks; what is left over at the end goes into none."""
-    size = -(-len(series) // MOST_POINTS)
-    return series if size <= 1 else series[: len(series) // size * size].reshape(-1, size).mean(axis=1)
+def autocorrelation(rest: Floats, longest: int) -> Floats:
+    """Return the autocorrelation of values around zero at lags 0 to `longest`; all 0 for values of zero."""
+    size = 1 << (len(rest) + longest).bit_length()
+    spectrum = np.fft.rfft(rest, size)
+    common = np.fft.irfft(spectrum * spectrum.conj(), size)[: longest + 1]
+    return np.asarray(common / common[0] if common[0] > 0 else np.zeros(longest + 1))

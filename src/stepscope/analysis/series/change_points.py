@@ -1,12 +1,12 @@
 """Where a series changes for good: its level jumps, or its slope bends.
 
-The series is described by segments, each a constant or a line; what a description costs is its misfit in units of the
-noise plus a price for every change and every line. The cheapest is found by dynamic programming, over every position in
-a short series and over the best splits of intervals of all lengths (half overlapping) in a long one: about O(n log n).
-One or two points that stand out are no change, nor is a season, which is taken out first. The noise is that of a point
-among its neighbours, widened for what they have in common. A series that wanders looks as if its level changed all the
-time; so the changes are compared with a description by fewer of them and noise that lasts: the likelier one is taken. A
-history of 3 to 7 points can tell one step, if it is far larger than everything else in it.
+The series is described by segments, each constant or linear. A description costs its misfit, in units of the noise,
+plus a price for every change and every linear segment. Dynamic programming finds the cheapest one: over every position
+of a short series, and over the best splits of half-overlapping intervals of all lengths in a long one, about O(n log
+n). One or two outlying points are no change; a season is removed first. The noise of a point is estimated from its
+neighbours and widened if they are correlated. A series that wanders looks as if its level changed all the time, so the
+result is compared with fewer changes plus correlated noise, and the likelier description wins. A history of 3 to 7
+points can show one step, if it is far larger than everything else in it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.finding import Facts
+from stepscope.analysis.series.robust import detrended, finite, spread
 from stepscope.analysis.series.seasons import without_season
 from stepscope.analysis.series.student import two_sided
 from stepscope.core.numbers import format_change
@@ -33,60 +34,61 @@ LEVEL, SLOPE = "level", "slope"
 """What changed."""
 
 SHORTEST = 4
-"""Points of the shortest segment. Fewer are an outlier: the drop at 10 of Otava's TigerBeetle series."""
+"""Minimum points of a segment. Fewer are an outlier, like the drop at 10 of Otava's TigerBeetle series."""
 SHORTEST_LINE = 10
-"""Points of the shortest segment that may be a line: fewer can be fitted to any noise."""
+"""Minimum points of a linear segment: a line fits any noise of fewer."""
 PENALTY = 3.0
-"""Price of a change, times ln n: that of the BINSEG it is measured against. 3 to 4.5 give the same F-score within 0.02
-on planted shifts."""
+"""Price of a change, times ln n: that of the BINSEG it is measured against. Values from 3 to 4.5 change the F-score on
+planted shifts by at most 0.02."""
 BEND = 3.0
-"""Price of a line instead of a constant, times ln n. 1 takes neighbouring levels for a slope (F-score lower by 0.02 on
-planted shifts), 5 no longer sees the bends of tcpd-subset's ozone."""
+"""Price of a line instead of a constant, times ln n. With 1, neighbouring levels become a slope (F-score on planted
+shifts 0.02 lower); with 5, the bends of tcpd-subset's ozone are missed."""
 LEAST_NOISE = 1e-5
-"""Noise at least, relative to the widest value: sums of squares over a million points are not more exact than that."""
+"""Minimum noise, relative to the largest value: sums of squares over a million points are not more precise."""
 OUTLIER = 4.0
-"""Distance from the median of five neighbours, in noise, beyond which a point is taken for that median."""
+"""A point this many noises away from the median of five neighbours is replaced by that median."""
 SHARES = np.linspace(0.0, 0.9, 91)
-"""Correlations of neighbours that the noise is widened for."""
+"""Correlations of neighbours that the noise estimate may find."""
 DOUBT = 1.0
-"""Standard errors, about 1 / sqrt(n) each, that are taken off a correlation: in a short series it may be chance."""
+"""Standard errors, about 1 / sqrt(n) each, subtracted from an estimated correlation: in a short series it may be
+chance."""
 LASTING = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
-"""Correlations of neighbours in noise that lasts, as an explanation of what looks like many changes."""
+"""Correlations of neighbours in noise that could explain what looks like many changes."""
 FEWEST = 3
-"""Fewest points in which one step can be detected."""
+"""Minimum points to detect one step."""
 CHANCE = 0.05
-"""Probability that chance alone gives such a step somewhere in a short history."""
+"""Maximum probability that chance alone gives such a step somewhere in a short history."""
 LEAST_STEP = 0.03
-"""Step that is worth a word in a short history, relative to the level before."""
+"""Minimum step to report in a short history, relative to the level before."""
 LEAST_STEP_NOISE = 0.002
-"""Noise of a short history at least, relative to its level: two equal points do not mean that there is none."""
+"""Minimum noise of a short history, relative to its level: two equal points do not mean that there is none."""
 MOST_SCORE = 1000.0
 TINY = 1e-300
 MEET = 0.1
-"""Share of the shorter segment within which two lines meet if the slope and not the level changed."""
+"""The slope, not the level, changed if the two lines meet within this share of the shorter segment."""
 EXACT = 1200
-"""Points up to which every position is a candidate: 60 ms."""
+"""Up to this many points every position is a candidate (60 ms)."""
 SHORT = 4096
-"""Points up to which numpy alone is used."""
+"""Up to this many points only numpy is used."""
 MOST_CANDIDATES = 1200
-"""Candidates that a longer series is searched by."""
+"""Maximum candidates in a longer series."""
 MOST_BLOCKS = 2**15
-"""Blocks of means that a longer series is searched in before the places are refined point by point."""
+"""A longer series is searched in this many block means; then the places are refined point by point."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One lasting change, at the first point after it."""
+    """One lasting change; it begins at its first point."""
 
     index: int
-    """Index into the series as it was given."""
+    """Index into the given series."""
     kind: str
     """level or slope."""
     before: float
     after: float
     """The level just before and just after; for a slope the rise per point."""
     score: float
-    """What the description loses without this change, in multiples of the price: 1 is the least."""
+    """How much worse the description is without this change, in prices of a change: 1 is the minimum."""
 
     @property
     def shift(self) -> float:
@@ -109,7 +111,7 @@ class Changes(Facts):
     """Finite points."""
     changes: tuple[Change, ...] = ()
     noise: float | None = None
-    """Standard deviation of one point, widened for what neighbours have in common."""
+    """Standard deviation of one point, widened if neighbours are correlated."""
 
     @property
     def indices(self) -> list[int]:
@@ -118,14 +120,13 @@ class Changes(Facts):
 
 
 def change_points(value: ArrayLike, *, penalty: float = PENALTY) -> Changes:
-    """Find the changes of a series in its order.
+    """Find the changes of a series, in its order; non-finite values are ignored.
 
     Args:
-        value: the values; those that are not finite are left out.
-        penalty: price of a change, times ln n. More finds fewer.
+        value: the values.
+        penalty: price of a change, times ln n. A higher one finds fewer.
     """
-    given = np.asarray(value, dtype=np.float64).ravel()
-    place = np.flatnonzero(np.isfinite(given))
+    given, place = finite(value)
     count = len(place)
     if count < FEWEST:
         return Changes(f"not enough data: {count} points, of which {FEWEST} are needed", count)
@@ -152,7 +153,7 @@ def change_points(value: ArrayLike, *, penalty: float = PENALTY) -> Changes:
 
 
 def _one_step(values: Floats, place: Integers) -> Changes:
-    """Return the one step of a short history, if it is far larger than what is left without it (Student's t)."""
+    """Return the one step of a short history, if it is far larger than the rest of the variation (Student's t)."""
     count = len(values)
     scale = float(np.abs(values).max())
     values = values / scale
@@ -162,7 +163,7 @@ def _one_step(values: Floats, place: Integers) -> Changes:
     before, after = float(values[:split].mean()), float(values[split:].mean())
     t = (after - before) / (deviation * math.sqrt(1 / split + 1 / (count - split)))
     chance = two_sided(t, count - 2) * (count - 1)
-    drifts = 2 * rest > _left(values, 1)  # a line explains it about as well
+    drifts = 2 * rest > _left(detrended(values))  # a line explains it about as well
     if chance > CHANCE or drifts or abs(after - before) < LEAST_STEP * abs(before):
         return Changes(f"no step in {count} points that chance or a drift could not give", count, (), deviation * scale)
     score = min(CHANCE / max(chance, TINY), MOST_SCORE)
@@ -172,23 +173,19 @@ def _one_step(values: Floats, place: Integers) -> Changes:
     return Changes(f"one step of {size} at point {step.index + 1}, seen {seen}", count, (step,), deviation * scale)
 
 
-def _left(values: Floats, degree: int = 0) -> float:
-    """Return the sum of squares that the mean, or a line, leaves of some values."""
+def _left(values: Floats) -> float:
+    """Return the sum of squared distances from the mean."""
     rest = values - values.mean()
-    if degree and len(values) > 1:
-        place = np.arange(len(values)) - (len(values) - 1) / 2
-        rest = rest - place * (float(np.dot(place, rest)) / float(np.dot(place, place)))
     return float(np.dot(rest, rest))
 
 
 def noise(values: Floats) -> float:
     """Return the standard deviation of a point around its level, as it counts in a mean over many.
 
-    From how far points are from the middle between neighbours at distance one and two: neither a jump here and there
-    nor a slope moves that. If neighbours have a share r in common, the second is wider, and a mean less certain by
-    (1 + r) / (1 - r).
+    It uses second differences at distance one and two, which neither a few jumps nor a slope change. If neighbours have
+    correlation r, the second is wider, and a mean is less certain by (1 + r) / (1 - r).
     """
-    one, two = (_spread(values[: -2 * lag] - 2 * values[lag:-lag] + values[2 * lag :]) ** 2 for lag in (1, 2))
+    one, two = (_clipped_std(values[: -2 * lag] - 2 * values[lag:-lag] + values[2 * lag :]) ** 2 for lag in (1, 2))
     if one == 0:
         return float(np.mean(np.abs(np.diff(values)))) / 100
     common = float(np.interp(two / one, (1 + SHARES) * (3 - SHARES**2) / (3 - SHARES), SHARES))
@@ -198,51 +195,45 @@ def noise(values: Floats) -> float:
 
 
 def without_outliers(values: Floats) -> Floats:
-    """Return the series with single points and pairs that stand out replaced by the median of five neighbours."""
-    middle = _middle_of_five(values)
-    spread = _spread(np.diff(values)) / math.sqrt(2)
-    return np.where(np.abs(values - middle) > OUTLIER * spread, middle, values)
-
-
-def _middle_of_five(values: Floats) -> Floats:
-    """Return the median of each point and two neighbours on either side; those at the ends count again."""
+    """Return the series with outlying single points and pairs replaced by the median of five neighbours."""
     if len(values) > SHORT:
-        from scipy.ndimage import median_filter  # costs 30 MiB, which a watcher must not have
+        from scipy.ndimage import median_filter  # takes 30 MiB: too much for a watcher
 
-        return np.asarray(median_filter(values, size=5, mode="nearest"))
-    views = np.lib.stride_tricks.sliding_window_view(np.pad(values, 2, mode="edge"), 5)
-    return np.asarray(np.partition(views, 2, axis=1)[:, 2])
+        middle = np.asarray(median_filter(values, size=5, mode="nearest"))
+    else:
+        views = np.lib.stride_tricks.sliding_window_view(np.pad(values, 2, mode="edge"), 5)
+        middle = np.asarray(np.partition(views, 2, axis=1)[:, 2])
+    deviation = _clipped_std(np.diff(values)) / math.sqrt(2)
+    return np.where(np.abs(values - middle) > OUTLIER * deviation, middle, values)
 
 
-def _spread(differences: Floats) -> float:
-    """Return a standard deviation that jumps and outliers hardly move: beyond three they count as three."""
-    rough = float(np.median(np.abs(differences))) * 1.4826
-    return math.sqrt(float(np.mean(np.clip(differences, -3 * rough, 3 * rough) ** 2)))
+def _clipped_std(differences: Floats) -> float:
+    """Return the standard deviation, with jumps and outliers clipped at three robust standard deviations."""
+    limit = 3 * spread(differences)
+    return math.sqrt(float(np.mean(np.clip(differences, -limit, limit) ** 2)))
 
 
 def _scaled(values: Floats) -> tuple[Floats, float]:
-    """Return the values around their median in units of the widest distance, and that unit, so that none overflows."""
+    """Return the values around their median in units of the largest distance (no overflow), and that unit."""
     away = values * 0.25 - float(np.median(values * 0.25))
     unit = float(np.abs(away).max())
     return (away / unit if unit else away), unit * 4
 
 
 class _Model:
-    """What a description of a series costs whose segments are constants or lines."""
+    """The costs of describing a series by constant and linear segments."""
 
     def __init__(self, values: Floats, penalty: float) -> None:
         self.count = len(values)
         self.penalty = penalty
         self.unit = math.log(self.count)
         self.price = penalty * self.unit
-        self._sum = _running(values)
-        self._square = _running(values * values)
-        self._moment = _running(values * np.arange(self.count))
+        summed = (values, values * values, values * np.arange(self.count))
+        self._sum, self._square, self._moment = (np.concatenate([[0.0], np.cumsum(each)]) for each in summed)
 
     def cost(self, start: Any, stop: Any) -> Any:
-        """Return the cheaper of a constant and a line for segments; starts and stops are numbers or arrays."""
-        level, line = self._misfits(start, stop)
-        return np.minimum(level, line)
+        """Return the cheaper of a constant and a line for each segment; starts and stops are numbers or arrays."""
+        return np.minimum(*self._misfits(start, stop))
 
     def line(self, start: int, stop: int) -> tuple[float, float]:
         """Return the value in the middle of a segment and its slope, which is 0 if a constant is cheaper."""
@@ -253,7 +244,7 @@ class _Model:
         return float(total / size), float(slope)
 
     def fitted(self, splits: list[int]) -> Floats:
-        """Return the series as segments between splits describe it."""
+        """Return the series as the segments between these splits describe it."""
         found = np.empty(self.count)
         for start, stop in itertools.pairwise([0, *splits, self.count]):
             middle, slope = self.line(start, stop)
@@ -261,7 +252,7 @@ class _Model:
         return found
 
     def gain(self, start: Any, split: Any, stop: Any) -> Any:
-        """Return how much less the description costs with a split, but for the split's price."""
+        """Return how much cheaper the description is with a split, not counting the price of the split."""
         return self.cost(start, stop) - self.cost(start, split) - self.cost(split, stop)
 
     def _misfits(self, start: Any, stop: Any) -> tuple[Any, Any]:
@@ -276,14 +267,10 @@ class _Model:
         return self._moment[stop] - self._moment[start] - (start + stop - 1) / 2 * total
 
 
-def _running(values: Floats) -> Floats:
-    return np.concatenate([[0.0], np.cumsum(values)])
-
-
 def _located(values: Floats, penalty: float) -> tuple[list[int], float]:
-    """Return the changes of a series in units of its noise, and how many times wider its noise is found to be.
+    """Return the changes of a series in units of its noise, and by which factor the noise is wider than assumed.
 
-    In a long series they are found in blocks first and then placed point by point.
+    In a long series they are first found in blocks.
     """
     count = len(values)
     size = -(-count // MOST_BLOCKS)
@@ -294,15 +281,20 @@ def _located(values: Floats, penalty: float) -> tuple[list[int], float]:
     splits, wider = _likeliest(means, penalty)
     rough = [0, *(split * size for split in splits), count]
     model = _Model(values / wider, penalty)
-    return [_placed(model, *rough[at : at + 3], reach=size) for at in range(len(rough) - 2)], wider
+    refined = []
+    for start, split, stop in zip(rough, rough[1:], rough[2:], strict=False):
+        places = np.arange(split - size, split + size + 1)
+        gains = model.gain(max(start, split - 8 * size), places, min(stop, split + 8 * size))
+        refined.append(int(places[np.argmax(gains)]))
+    return refined, wider
 
 
 def _likeliest(values: Floats, penalty: float) -> tuple[list[int], float]:
-    """Return the splits of the likeliest description, and how many times wider its noise is.
+    """Return the splits of the likeliest description, and by which factor its noise is wider.
 
-    The cheapest description has noise without memory, but for what is known of neighbours. Against it stand those by
-    fewer of its splits whose noise lasts. What each of them leaves unexplained of a point, given the point before, says
-    which is likelier; every split has its price in all of them.
+    The cheapest description assumes uncorrelated noise. It competes with descriptions by fewer of its splits and
+    correlated noise: the one that predicts each point best from the point before wins. Every split has its price in all
+    of them.
     """
     model = _Model(values, penalty)
     splits = _search(model, _candidates(model))
@@ -313,7 +305,7 @@ def _likeliest(values: Floats, penalty: float) -> tuple[list[int], float]:
     best = min(_unlikely(rest, splits, share) for share in (0.0, own)) + model.price * len(splits), splits, 1.0
     for share in LASTING:
         new = values[1:] - share * values[:-1]
-        wider = _spread(new - float(np.median(new))) / (1 - share)
+        wider = _clipped_std(new - float(np.median(new))) / (1 - share)
         if wider <= 1:
             continue
         other = _Model(values / wider, penalty)
@@ -324,22 +316,15 @@ def _likeliest(values: Floats, penalty: float) -> tuple[list[int], float]:
 
 
 def _unlikely(rest: Floats, splits: list[int], share: float) -> float:
-    """Return how unlikely it is what a description leaves, if neighbours have a share in common: -2 ln of that."""
+    """Return how unlikely the residuals are (-2 ln likelihood) if neighbours have this correlation."""
     new = np.append(rest[0], rest[1:] - share * rest[:-1])
     first = [0, *splits]
     new[first] = rest[first] * math.sqrt(1 - share * share)
     return len(rest) * math.log(max(float(np.mean(new * new)), TINY))
 
 
-def _placed(model: _Model, start: int, split: int, stop: int, *, reach: int) -> int:
-    """Return the best place of a change near a rough one."""
-    first, last = max(start, split - 8 * reach), min(stop, split + 8 * reach)
-    places = np.arange(split - reach, split + reach + 1)
-    return int(places[np.argmax(model.gain(first, places, last))])
-
-
 def _search(model: _Model, candidates: Integers) -> list[int]:
-    """Return the splits of the cheapest description, of all whose splits are candidates."""
+    """Return the splits of the cheapest description whose splits are all candidates."""
     places = np.concatenate([[0], candidates, [model.count]])
     cost = np.full(len(places), np.inf)
     cost[0] = 0.0
@@ -381,7 +366,7 @@ def _candidates(model: _Model) -> Integers:
 
 
 def _change(model: _Model, edges: list[int], place: Integers, origin: float, scale: float) -> Change:
-    """Describe one of the changes in the units of the series."""
+    """Return one change in the units of the series."""
     start, split, stop = edges
     score = float(model.gain(start, split, stop)) / model.price
     (left, rise), (right, fall) = model.line(start, split), model.line(split, stop)

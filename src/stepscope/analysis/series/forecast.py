@@ -1,4 +1,4 @@
-"""When will it end: memory that runs out, a disk that fills up, and the run itself; each with its uncertainty."""
+"""Forecasts, each with its uncertainty: when memory runs out, when a disk fills up, and when the run ends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.analysis.finding import CRITICAL, WARNING, Facts, Finding
 from stepscope.analysis.series.leak import LARGEST, MemoryTrend, assess
+from stepscope.analysis.series.robust import finite, finite_pairs
 from stepscope.core.numbers import format_duration, format_value
 from stepscope.core.remedies import remedy
 
@@ -21,24 +22,24 @@ if TYPE_CHECKING:
 
 HOUR, DAY = 3600.0, 86400.0
 SOON = 2 * HOUR
-"""Seconds below which memory or disk that runs out is critical; beyond them it is a warning, if it comes in time."""
+"""Running out within this many seconds is critical; later it is a warning."""
 FAR = 30 * DAY
 """Longest forecast, in seconds."""
 LEAST_DISK_BYTES = 64 * 2**20
-"""Rise of used space that is worth a word, in bytes: less than one small checkpoint."""
+"""Minimum rise of the used space, in bytes: less than one small checkpoint."""
 FEWEST_STEPS = 20
-"""Steps of an attempt before which its end is not forecast."""
+"""Minimum steps of an attempt to forecast its end."""
 RECENT = 0.5
 """Share of the steps, from the last, that the pace is taken from: the first ones compile and warm up."""
 BLOCKS = 20
-"""Equal parts of these steps whose durations are compared: evaluations and checkpoints fall into each."""
+"""Equal parts of these steps whose durations are compared; each contains evaluations and checkpoints."""
 STUDENT = {5: 2.57, 8: 2.31, 10: 2.23, 15: 2.13, 20: 2.09}
-"""Student's quantile of the 95 % interval, by degrees of freedom."""
+"""Student's quantile of the 95 % interval, by degrees of freedom, ascending."""
 
 
 @dataclass(frozen=True)
 class Forecast(Facts):
-    """A forecast time, in seconds from the last reading, with its 95 % interval."""
+    """A time in seconds from the last reading, with its 95 % interval."""
 
     seconds: float
     low: float
@@ -59,10 +60,10 @@ def memory_leak(name: str, time: ArrayLike, value: ArrayLike, limit: float | Non
     """Return the finding about a series of memory readings; None if memory does not grow.
 
     Args:
-        name: what is read, for people: "memory of rank 0", "memory of GPU 3".
+        name: what was read, for people: "memory of rank 0", "memory of GPU 3".
         time: seconds since 1970.
         value: bytes.
-        limit: bytes at which it ends.
+        limit: bytes available; None if unknown.
     """
     return _leak(name, assess(time, value, limit=limit))
 
@@ -70,29 +71,22 @@ def memory_leak(name: str, time: ArrayLike, value: ArrayLike, limit: float | Non
 def shared_leaks(readings: Mapping[str, tuple[ArrayLike, ArrayLike]], limit: float | None = None) -> list[Finding]:
     """Return the findings about the memory of processes that share one machine, by name.
 
-    They fill it together: all that grow are forecast to the same end, and what the others hold is not free.
+    They fill it together: all that grow get the same forecast, and what the others hold is not free.
     """
-    trends = {name: assess(time, value, limit=limit) for name, (time, value) in readings.items()}
-    held = sum(_held(value) for _, value in readings.values())
-    joined = together(list(trends.values()), held, limit)
-    told = [_leak(name, trend) for name, trend in zip(trends, joined, strict=True)]
-    return [one for one in told if one is not None]
-
-
-def _held(value: ArrayLike) -> float:
-    """Return the last finite reading; 0 if there is none."""
-    known = np.asarray(value, np.float64)
-    known = known[np.isfinite(known)]
-    return float(known[-1]) if len(known) else 0.0
+    trends = [assess(time, value, limit=limit) for time, value in readings.values()]
+    known = [finite(value) for _, value in readings.values()]
+    held = sum(float(value[places[-1]]) for value, places in known if len(places))
+    found = [_leak(name, trend) for name, trend in zip(readings, together(trends, held, limit), strict=True)]
+    return [one for one in found if one is not None]
 
 
 def together(trends: Sequence[MemoryTrend], held: float, limit: float | None) -> list[MemoryTrend]:
-    """Return the trends of processes that share one memory with the time left until they have filled it together.
+    """Return the trends of processes that share one memory, with the time left until they fill it together.
 
     Args:
         trends: of each process.
-        held: bytes that all of them hold by now.
-        limit: bytes at which the memory ends; None if unknown.
+        held: bytes that all of them hold now.
+        limit: bytes of the memory; None if unknown.
     """
     growing = [one for one in trends if one.growing and one.rate is not None]
     if limit is None or len(trends) < 2 or not growing:
@@ -118,7 +112,7 @@ def _leak(name: str, trend: MemoryTrend) -> Finding | None:
 
 
 def disk_full(time: ArrayLike, free: ArrayLike) -> Finding | None:
-    """Return when a disk will be full, from its free bytes; None if it will not fill up soon."""
+    """Return when a disk will be full, from its free bytes; None if it will not fill up within `FAR`."""
     space = np.asarray(free, np.float64)
     trend = assess(time, -space, limit=0.0, least=LEAST_DISK_BYTES)
     soon = exhaustion(trend, "space in use")
@@ -132,25 +126,18 @@ def disk_full(time: ArrayLike, free: ArrayLike) -> Finding | None:
 def end_of_run(end: ArrayLike, step: ArrayLike, last_step: int, *, first_step: int = 0) -> Forecast | None:
     """Return when an attempt will have done its last step; None if too few steps are done, or it is over.
 
-    The steps to come take as long as the recent ones, with what lies between them. The uncertainty is that of the
-    mean duration of blocks of steps, and of as many blocks to come, and how much the last of them differ from all.
+    The remaining steps are expected to take as long as the recent ones, pauses included. The uncertainty has three
+    parts: the mean duration of blocks of steps, as many blocks to come, and how much the last blocks differ from all.
 
     Args:
-        end: when each step ended, in seconds, of one rank in one attempt.
+        end: when each step of one rank in one attempt ended, in seconds.
         step: its index.
-        last_step: how many steps the run makes in all.
-        first_step: index of the first: 0, or 1 where steps are counted from 1.
+        last_step: number of steps of the run.
+        first_step: index of the first step: 0, or 1 if steps are counted from 1.
     """
-    when, index = np.asarray(end, np.float64), np.asarray(step, np.float64)
-    both = min(len(when), len(index))
-    when, index = when[:both], index[:both]
-    with np.errstate(invalid="ignore"):
-        good = (np.abs(when) <= LARGEST) & (np.abs(index) <= LARGEST)
-    when, index = when[good], index[good]
+    when, index = finite_pairs(end, step, LARGEST)
     if len(when) < FEWEST_STEPS:
         return None
-    order = np.argsort(when, kind="stable")
-    when, index = when[order], index[order]
     remaining = last_step - 1 + first_step - float(index[-1])
     recent = slice(min(len(when) - FEWEST_STEPS, int(len(when) * (1 - RECENT))), None)
     when, index = when[recent], index[recent]
@@ -165,32 +152,26 @@ def end_of_run(end: ArrayLike, step: ArrayLike, last_step: int, *, first_step: i
     left = remaining / size
     spread = float(paces.std(ddof=1)) * size if blocks > 1 else math.inf
     late = float(lasted[blocks // 2 :].sum() / done[blocks // 2 :].sum())
-    reach = _student(blocks - 1) * spread * math.sqrt(left * left / blocks + left) + remaining * abs(late - pace)
+    quantile = next((value for most, value in STUDENT.items() if blocks - 1 <= most), 2.0)
+    reach = quantile * spread * math.sqrt(left * left / blocks + left) + remaining * abs(late - pace)
     seconds = remaining * pace
     text = f"{remaining:.0f} steps at {pace:.3g} s each, as the last {done.sum():.0f} took, pauses included"
     return Forecast(seconds, max(0.0, seconds - reach), seconds + reach, text)
-
-
-def _student(freedom: int) -> float:
-    return next((value for least, value in sorted(STUDENT.items()) if freedom <= least), 2.0)
 
 
 def total_steps(config: Any) -> int | None:
     """Return the planned number of steps from the configuration; None if it does not say."""
     names = ("max_steps", "total_steps", "num_training_steps", "train_steps", "num_steps", "train_iters", "max_iters")
     found: dict[str, int] = {}
-    waiting = [config]
+    waiting = [config] if isinstance(config, dict) else []
     seen = 0
     while waiting and seen < 10_000:
-        item = waiting.pop()
         seen += 1
-        if isinstance(item, dict):
-            for key, value in item.items():
-                whole = isinstance(value, int) and not isinstance(value, bool)
-                if key in names and whole and value > 0:
-                    found.setdefault(str(key), value)
-                elif isinstance(value, dict):
-                    waiting.append(value)
+        for key, value in waiting.pop().items():
+            if key in names and isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                found.setdefault(str(key), value)
+            elif isinstance(value, dict):
+                waiting.append(value)
     return next((found[name] for name in names if name in found), None)
 
 

@@ -1,4 +1,4 @@
-"""How a resource is used: evenly, in turns, in bursts, at its limit, or not at all."""
+"""How a resource is used: evenly, periodically, in bursts, at its limit, or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.finding import Facts
-from stepscope.analysis.series.robust import finite_pairs
+from stepscope.analysis.series.autocorrelation import autocorrelation
+from stepscope.analysis.series.robust import detrended, finite_pairs
 from stepscope.analysis.series.trend import trend
 from stepscope.core.numbers import format_share
 
@@ -20,41 +21,41 @@ if TYPE_CHECKING:
 
 CONSTANT, SATURATED, PERIODIC, SWITCHING = "constant", "saturated", "periodic", "switching"
 BURSTY, DRIFTING, STEADY, UNKNOWN = "bursty", "drifting", "steady", "unknown"
-"""Never moves; at its limit; comes back at equal distances; between two levels; mostly low with short peaks; rises or
-falls all along; about one level; too little to tell."""
+"""Never changes; at its limit; repeats at equal intervals; alternates between two levels; mostly low with short peaks;
+rises or falls throughout; stays around one level; too little data."""
 
 FEWEST = 20
-"""Fewest points to judge."""
+"""Minimum number of points."""
 AT_LIMIT, MOSTLY = 0.95, 0.9
-"""Share of the limit, and share of the points above that, that make it saturated."""
+"""A resource is saturated if it is above 95 % of its limit at 90 % of the points."""
 TWO_LEVELS = 0.8
-"""Share of the variance that two levels must explain (one broad hump: 0.64 if Gaussian, 0.75 if even)."""
+"""Minimum share of the variance that two levels explain (one broad hump: 0.64 if Gaussian, 0.75 if uniform)."""
 RARE = 0.05
-"""Share of the points that each of two levels must have; fewer are bursts."""
+"""Minimum share of the points on each of two levels; fewer are bursts."""
 BURST = 6.0
-"""Height of the highest hundredth over the median, in distances between the quartiles (Gaussian: 1.7)."""
+"""Minimum height of the 99th percentile above the median, in interquartile ranges (Gaussian: 1.7)."""
 RETURNS = 0.5
-"""Correlation with itself one period later."""
+"""Minimum autocorrelation after one period."""
 SAME = 0.8
-"""Share of the best likeness that makes a shorter time the period."""
+"""A shorter time is the period if its autocorrelation is this share of the best."""
 FEWEST_PERIODS = 3
-"""Periods that must be there."""
+"""Minimum number of periods."""
 DRIFT = 0.7
-"""Share of the variance that a line must explain."""
+"""Minimum share of the variance that a line explains."""
 MOST_POINTS = 2**17
-"""Points to search for a period in a longer series: means of equal blocks."""
+"""A longer series is searched for a period in means of equal blocks."""
 
 
 @dataclass(frozen=True)
 class Pattern(Facts):
-    """How a resource was used, with the plain figures."""
+    """How a resource was used, with basic statistics."""
 
     kind: str
     """constant, saturated, periodic, switching, bursty, drifting, steady or unknown."""
     reason: str
     """The evidence, or what is missing, in one sentence."""
     points: int = 0
-    """Finite points; the figures are None without any."""
+    """Finite points; without any, the statistics are None."""
     mean: float | None = None
     std: float | None = None
     """Standard deviation of the population, as everywhere."""
@@ -65,16 +66,16 @@ class Pattern(Facts):
     busy_ratio: float | None = None
     """Share of the points on the upper of two levels; None if there are not two."""
     period: float | None = None
-    """Time between two returns, in the caller's unit; None if nothing returns."""
+    """Time between two repetitions, in the caller's unit; None if nothing repeats."""
 
 
 def pattern(time: ArrayLike, value: ArrayLike, *, limit: float | None = None) -> Pattern:
     """Return how a resource was used.
 
     Args:
-        time: when each was measured, about evenly: seconds, or steps.
-        value: what was used; points that are not finite are left out.
-        limit: all that there is, in the same unit; None if there is no limit.
+        time: of each measurement, about evenly spaced, in seconds or steps.
+        value: the amount used; non-finite points are ignored.
+        limit: the amount available, in the same unit; None if there is no limit.
     """
     when, what = finite_pairs(time, value)
     if not len(what):
@@ -82,14 +83,8 @@ def pattern(time: ArrayLike, value: ArrayLike, *, limit: float | None = None) ->
     scale = float(np.abs(what).max()) or 1.0
     values = what / scale
     low, median, p95, high = (float(each) for each in np.quantile(values, (0, 0.5, 0.95, 1)))
-    figures = {
-        "mean": float(values.mean()) * scale,
-        "std": float(values.std()) * scale,
-        "min": low * scale,
-        "median": median * scale,
-        "p95": p95 * scale,
-        "max": high * scale,
-    }
+    figures = {"mean": float(values.mean()), "std": float(values.std()), "min": low, "median": median}
+    figures = {name: figure * scale for name, figure in (figures | {"p95": p95, "max": high}).items()}
     if len(what) < FEWEST:
         text = f"not enough data: {len(what)} points, of which {FEWEST} are needed"
         return Pattern(UNKNOWN, text, len(what), **figures)
@@ -109,9 +104,7 @@ def busy_ratio(values: Floats) -> float | None:
     best = int(np.argmax(between))
     whole = float(np.var(ordered))
     upper = (count - 1 - best) / count
-    if whole <= 0 or between[best] < TWO_LEVELS * whole or not RARE <= upper <= 1 - RARE:
-        return None
-    return upper
+    return upper if whole > 0 and between[best] >= TWO_LEVELS * whole and RARE <= upper <= 1 - RARE else None
 
 
 def _kind(
@@ -138,20 +131,16 @@ def _kind(
 
 
 def _period(when: Floats, values: Floats) -> float | None:
-    """Return the time after which the series is most like itself, if it is like itself then."""
+    """Return the time after which the series is most similar to itself; None if it does not repeat."""
     size = -(-len(values) // MOST_POINTS)
     whole = len(values) // size * size
     blocks = values[:whole].reshape(-1, size).mean(axis=1)
     count = len(blocks)
-    at = np.arange(count) - (count - 1) / 2
-    rest = blocks - blocks.mean()
-    rest = rest - at * (np.dot(at, rest) / np.dot(at, at))
-    power = float(np.dot(rest, rest))
-    if power <= 1e-24 * count:
+    rest = detrended(blocks - blocks.mean())
+    if float(np.dot(rest, rest)) <= 1e-24 * count:
         return None
-    spectrum = np.fft.rfft(rest, 2 * count)
-    lags = np.fft.irfft(spectrum * np.conj(spectrum))[: count // FEWEST_PERIODS + 1]
-    likeness = lags / power * count / (count - np.arange(len(lags)))
+    lags = autocorrelation(rest, count // FEWEST_PERIODS)
+    likeness = lags * count / (count - np.arange(len(lags)))
     crossed = np.flatnonzero(likeness < 0)
     if not len(crossed) or crossed[0] + 1 >= len(likeness):
         return None

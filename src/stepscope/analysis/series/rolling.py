@@ -15,26 +15,32 @@ if TYPE_CHECKING:
 
 
 EXACT = 100_000
-"""Points up to which every point has its own quantiles; beyond, they are renewed `RENEWALS` times."""
+"""Up to this many points every point has its own quantiles; of the rest they are renewed `RENEWALS` times."""
 RENEWALS, LONGER = 500, 16
 SHORT = 4096
-"""Points up to which a series is sorted window by window, with numpy alone."""
+"""Up to this many points numpy alone sorts every window."""
 CHUNK = 2**21
 """Numbers that are sorted at a time: 16 MiB."""
 
 
 def quantile_before(values: Floats, window: int, share: float) -> Floats:
     """Return for each point a quantile of the `window` points before it; see `quantiles_before`."""
-    found: Floats = _young(values, window, [share])[0]
-    rest = window + 1
-    if rest < len(values) <= SHORT:  # as a watcher has them, which must not load scipy
-        found[rest:] = _ranked(values[1:-1], window, round(share * (window - 1)))
+    found: Floats = np.full(len(values), np.nan)
+    seen: list[float] = []
+    for at, value in enumerate(values[: window + 1].tolist()):  # these have no full window before them
+        if seen:
+            found[at] = seen[round(share * (len(seen) - 1))]
+        bisect.insort(seen, value)
+    rest, rank = window + 1, round(share * (window - 1))
+    if rest < len(values) <= SHORT:  # the watcher has short series, and must not load scipy
+        views = np.lib.stride_tricks.sliding_window_view(values[1:-1], window)
+        parts = np.array_split(views, -(-views.size * 8 // CHUNK))  # copies at most 2 MiB at a time
+        found[rest:] = np.concatenate([np.partition(part, rank, axis=1)[:, rank] for part in parts])
     elif len(values) > rest:
         from scipy.ndimage import rank_filter
 
-        shift = (window - 1) // 2 + 1  # the filter's window ends so far behind its point
-        ranked = rank_filter(values, round(share * (window - 1)), size=window, mode="nearest")
-        found[rest:] = ranked[rest - shift : len(values) - shift]
+        shift = (window - 1) // 2 + 1  # the filter's window ends this far behind its point
+        found[rest:] = rank_filter(values, rank, size=window, mode="nearest")[rest - shift : len(values) - shift]
     return found
 
 
@@ -43,25 +49,25 @@ class EarlierValues:
     """Quantiles of the points before each point; in a long series several points share a column."""
 
     table: Floats
-    """A row per share, a column per past."""
+    """A row per quantile, a column per past."""
     column: Integers
-    """For each point, the column of its past."""
+    """The column of each point's past."""
 
     def row(self, number: int) -> Floats:
         """Return one of the quantiles for every point."""
         return np.asarray(self.table[number][self.column])
 
     def before(self, point: Any) -> Floats:
-        """Return all quantiles of a point or of some points, a row per share."""
+        """Return all quantiles of one or several points, a row per quantile."""
         return np.asarray(self.table[:, self.column[point]])
 
 
 def quantiles_before(values: Floats, window: int, shares: Sequence[float]) -> EarlierValues:
-    """Return quantiles of the `window` finite points before each point.
+    """Return quantiles of the `window` finite points before each point; the first point has none (NaN).
 
-    Fewer points count at the start; the first point has none (NaN). Nothing is interpolated: each is one of the points.
-    Costs O(n log window). In a long series they are renewed `RENEWALS` times only, and from a past that is at least
-    `LONGER` times as long as they hold, so that a trend does not leave it meanwhile.
+    At the start there are fewer points. Nothing is interpolated: each quantile is one of the points. Costs O(n log
+    window). In a long series they are renewed only `RENEWALS` times, from a past at least `LONGER` times as long as
+    they are valid, so that a trend does not leave it in the meantime.
     """
     count = len(values)
     exact = np.stack([quantile_before(values[:EXACT], window, share) for share in shares])
@@ -86,21 +92,3 @@ def mean_until(values: Floats, window: int) -> Floats:
     end = np.arange(1, len(values) + 1)
     start = np.maximum(0, end - window)
     return np.asarray((total[end] - total[start]) / (end - start))
-
-
-def _ranked(values: Floats, window: int, rank: int) -> Floats:
-    """Return the value of a rank in every window, some windows at a time: 2 MiB are copied at most."""
-    views = np.lib.stride_tricks.sliding_window_view(values, window)
-    parts = np.array_split(views, -(-views.size * 8 // CHUNK))
-    return np.concatenate([np.partition(part, rank, axis=1)[:, rank] for part in parts])
-
-
-def _young(values: Floats, window: int, shares: Sequence[float]) -> Floats:
-    """Return the quantiles of the points that have no full window before them; NaN for the others."""
-    found = np.full((len(shares), len(values)), np.nan)
-    seen: list[float] = []
-    for at, value in enumerate(values[: window + 1].tolist()):
-        if seen:
-            found[:, at] = [seen[round(share * (len(seen) - 1))] for share in shares]
-        bisect.insort(seen, value)
-    return found

@@ -1,8 +1,7 @@
-"""What a series repeats: a day of 24 hours, a year of 12 months, a validation every 50 steps.
+"""Seasons: what a series repeats, such as a day of 24 hours, a year of 12 months or a validation every 50 steps.
 
-A season is no change, and many of them are not many changes. The period comes from the autocorrelation of
-values that neither a trend nor a jump moves much. The pattern is the median at each position in the period; it may grow
-and shrink along the series.
+A season is not a change. Its period comes from the autocorrelation of values that neither a trend nor a jump moves
+much. Its pattern is the median at each position in the period; the height may grow and shrink along the series.
 """
 
 from __future__ import annotations
@@ -12,39 +11,39 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.analysis.series.autocorrelation import autocorrelation
+from stepscope.analysis.series.robust import spread
+
 if TYPE_CHECKING:
     from stepscope.core.arrays import Floats
 
 
 SHORTEST, LONGEST = 4, 60
-"""Points of a period. What recurs after more, such as a level that returns, is a change each time."""
+"""Shortest and longest period, in points. What recurs after more, such as a level that returns, is a change each
+time."""
 SEASONS = 4
-"""Periods that a series must have."""
+"""Minimum number of periods in a series."""
 RECURS, SMOOTH = 0.3, 0.5
-"""Autocorrelation after one period at least: of the differences, and of values around a moving mean, where noise that
-lasts has some too. Half of it after two periods."""
+"""Minimum autocorrelation after one period: of differences, and of values around a moving mean, where correlated noise
+has some, too. After two periods half of it is enough."""
 CERTAIN = 4.0
-"""Times 1 / sqrt(n) that it must be as well: one of sixty periods reaches 3 by chance."""
+"""It must also be this many times 1 / sqrt(n): by chance one of sixty periods reaches 3."""
 NEARLY = 0.8
-"""Share of the highest autocorrelation that a half, third or quarter of its period must have to be preferred."""
+"""A half, third or quarter of the best period is preferred if it has this share of its autocorrelation."""
 NEAR = 2
-"""Points by which the period may be off at first."""
+"""The first estimate of the period may be off by this many points."""
 CLIPPED = 4.0
-"""Differences beyond so many standard deviations count as so many: jumps and outliers are no season."""
+"""Differences are clipped at this many standard deviations: jumps and outliers are no season."""
 WIDTHS = (16, 32, 64, 128)
-"""Points of the moving means that values are looked at from."""
+"""Widths of the moving means."""
 MOST_POINTS = 2**16
-"""Points that the period is reported by."""
+"""The period is estimated from at most this many points."""
 HEIGHT = 2
 """Degree of the polynomial by which the height of the pattern changes along the series."""
 
 
 def without_season(values: Floats) -> tuple[Floats, int]:
-    """Return a series without its season, and the period in points; the series itself and 0 if it has none.
-
-    Args:
-        values: finite values in their order.
-    """
+    """Return a finite series without its season, and the period in points; the series itself and 0 if it has none."""
     points = period(values)
     if not points:
         return values, 0
@@ -62,7 +61,7 @@ def without_season(values: Floats) -> tuple[Floats, int]:
 
 
 def period(values: Floats) -> int:
-    """Return the points after which a series repeats itself; 0 if it does not."""
+    """Return the period of a series in points; 0 if it does not repeat itself."""
     values = _level(values[:MOST_POINTS])
     longest = min(LONGEST, len(values) // SEASONS)
     if longest <= SHORTEST:
@@ -85,7 +84,7 @@ def period(values: Floats) -> int:
 
 
 def _sharpened(values: Floats, rough: int) -> int:
-    """Return the period near a rough one whose pattern explains most: a smooth one recurs nearly as well next to it."""
+    """Return the period near a rough one whose pattern explains most: smooth patterns recur almost as well nearby."""
     rest = values - _moving(values, rough)
 
     def explained(points: int) -> float:
@@ -102,11 +101,11 @@ def _recurrence(rest: Floats, longest: int, least: float) -> Floats:
     Args:
         rest: values without trend and level.
         longest: the longest lag.
-        least: autocorrelation after one period at least; half of it after two.
+        least: minimum autocorrelation after one period; half of it after two.
     """
-    reach = CLIPPED * 1.4826 * float(np.median(np.abs(rest)))
-    rest = np.clip(rest, -reach, reach)
-    common = _autocorrelation(rest - rest.mean(), 2 * longest + 1)
+    limit = CLIPPED * spread(rest)
+    rest = np.clip(rest, -limit, limit)
+    common = autocorrelation(rest - rest.mean(), 2 * longest + 1)
     lags = np.arange(SHORTEST, longest + 1)
     peak = (common[lags] >= common[lags - 1]) & (common[lags] >= common[lags + 1])
     certain = common[lags] > max(least, CERTAIN / math.sqrt(len(rest)))
@@ -114,22 +113,14 @@ def _recurrence(rest: Floats, longest: int, least: float) -> Floats:
     return np.concatenate([np.zeros(SHORTEST), np.where(peak & certain & again, common[lags], 0.0)])
 
 
-def _autocorrelation(rest: Floats, longest: int) -> Floats:
-    """Return the autocorrelation of values around zero at lags from 0 to the longest; 0 where there is none."""
-    size = 1 << (len(rest) + longest).bit_length()
-    spectrum = np.fft.rfft(rest, size)
-    common = np.fft.irfft(spectrum * spectrum.conj(), size)[: longest + 1]
-    return np.asarray(common / common[0] if common[0] > 0 else np.zeros(longest + 1))
-
-
 def _level(values: Floats) -> Floats:
-    """Return values without their straight trend: a moving mean lags behind it at the ends."""
+    """Return values without their linear trend, behind which a moving mean lags at the ends."""
     along = np.linspace(-1.0, 1.0, len(values))
     return np.asarray(values - along * (float(np.dot(along, values)) / max(float(np.dot(along, along)), 1.0)))
 
 
 def _moving(values: Floats, width: int) -> Floats:
-    """Return the mean around each point, of so many points everywhere: at the ends of the first or last of them."""
+    """Return the mean of `width` points around each point; near the ends, of the first or last `width` points."""
     width = min(width, len(values))
     sums = np.concatenate([[0.0], np.cumsum(values)])
     first = np.clip(np.arange(len(values)) - width // 2, 0, len(values) - width)

@@ -1,16 +1,16 @@
-"""Student's t: how often chance alone gives a value as far from zero. Needs no more than `math`."""
+"""Student's t distribution: how often chance alone gives a value this far from zero. Needs only `math`."""
 
 from __future__ import annotations
 
 import math
 
 ROUNDS = 10_000
-"""Most terms of the continued fraction; a million degrees of freedom need about 700."""
+"""Maximum terms of the continued fraction; a million degrees of freedom need about 700."""
 TINY = 1e-300
 
 
 def two_sided(t: float, freedom: float) -> float:
-    """Return the probability that |T| is at least |t| with that many degrees of freedom; NaN if that is not defined."""
+    """Return the probability that |T| >= |t| with this many degrees of freedom; NaN if undefined."""
     if math.isnan(t) or not freedom > 0:
         return math.nan
     if math.isinf(t):
@@ -52,5 +52,5 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 
 def _away(value: float) -> float:
-    """Return the value, or one that can be divided by."""
+    """Return the value, or the smallest number that can be divided by."""
     return value if abs(value) > TINY else TINY
