@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis.series.robust import median, spread
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -15,9 +17,9 @@ if TYPE_CHECKING:
 
 
 RARE = ("checkpoint", "evaluation", "compile")
-"""Phases that are measured whenever they happen: a step without them did not have any."""
+"""Phases that are measured whenever they happen: a step without a value did not have them."""
 FEWEST_SAMPLES = 8
-"""Minimum samples during the steps to leave out those before and after."""
+"""Minimum samples during the steps; with fewer, samples before and after count, too."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,11 @@ class RankSteps:
     rank: int
     step: Integers
     end: Floats
-    """End time, in seconds since 1970, or since the start."""
+    """End time, in seconds since 1970 or since the start."""
     seconds: Floats
-    """Duration; of several steps their mean."""
+    """Duration; for several steps their mean."""
     phases: Mapping[str, Floats] = field(default_factory=dict)
-    """Seconds of each phase, also as a mean; NaN if not measured."""
+    """Seconds of each phase, for several steps their mean; NaN if not measured."""
     weight: Floats | None = None
     """Steps of each row; None if every row is one step."""
 
@@ -86,7 +88,7 @@ class RankSteps:
 
 @dataclass(frozen=True)
 class Track:
-    """One metric of one rank, in the order in which it was recorded; ranks below 0 are samples of a node."""
+    """One metric of one rank, in the order of recording; ranks below 0 are samples of a node."""
 
     step: Integers
     time: Floats
@@ -96,20 +98,23 @@ class Track:
         """Return the number of points."""
         return len(self.value)
 
-    @property
-    def columns(self) -> tuple[Integers, Floats, Floats]:
-        """Return its columns, in the order in which it is made of them."""
-        return self.step, self.time, self.value
+    def where(self, kept: Mask) -> Track:
+        """Return some of its points."""
+        return Track(self.step[kept], self.time[kept], self.value[kept])
 
     def finite(self) -> Track:
         """Return its finite points."""
         kept = np.isfinite(self.value)
-        return self if kept.all() else Track(self.step[kept], self.time[kept], self.value[kept])
+        return self if kept.all() else self.where(kept)
 
     def within(self, start: float, end: float) -> Track:
         """Return its points between two times."""
-        kept = (self.time >= start) & (self.time <= end)
-        return Track(self.step[kept], self.time[kept], self.value[kept])
+        return self.where((self.time >= start) & (self.time <= end))
+
+    @property
+    def range(self) -> list[int]:
+        """Return its first and last step."""
+        return [int(self.step[0]), int(self.step[-1])]
 
     @property
     def mean(self) -> float:
@@ -142,14 +147,22 @@ class Evidence:
             return None
         return found.get(rank) if rank is not None else found[min(found)]
 
+    def finite(self, name: str, rank: int | None = None) -> Track:
+        """Return the finite points of `track`; no points if the metric is missing."""
+        found = self.track(name, rank)
+        return found.finite() if found is not None else Track(np.empty(0, np.int64), np.empty(0), np.empty(0))
+
+    def values(self, name: str) -> Floats:
+        """Return the finite values of a metric over all ranks."""
+        return np.concatenate([np.empty(0), *(one.finite().value for one in self.series.get(name, {}).values())])
+
     def mean(self, name: str) -> float | None:
         """Return the mean of a metric over its finite values; None without any."""
-        values = [track.finite().value for track in self.series.get(name, {}).values()]
-        whole = np.concatenate(values) if values else np.empty(0)
-        return float(whole.mean()) if len(whole) else None
+        values = self.values(name)
+        return float(values.mean()) if len(values) else None
 
     def during(self, track: Track) -> Track:
-        """Return a machine's samples during the steps; all of them if there are too few."""
+        """Return the samples taken during the steps; all of them if those are too few."""
         spans = [(float(steps.end[0]), float(steps.end[-1])) for steps in self.ranks if len(steps)]
         if not spans:
             return track
@@ -161,8 +174,7 @@ class Evidence:
         edges = sorted({int(one["step"]) for one in self.of_kind("optimizer_made") if isinstance(one.get("step"), int)})
         # It is created after the last update of the previous stage, and has its step.
         parts = np.searchsorted(np.asarray(edges, np.int64), track.step, "left")
-        found = [Track(*(column[parts == part] for column in track.columns)) for part in np.unique(parts).tolist()]
-        return found or [track]
+        return [track.where(parts == part) for part in np.unique(parts).tolist()] or [track]
 
     def of_kind(self, *kinds: str) -> list[Mapping[str, Any]]:
         """Return the events of some kinds, in order of time."""
@@ -177,14 +189,18 @@ class Evidence:
         """Return the steps of the rank that represents all: the one with the most time in steps."""
         return max(self.ranks, key=lambda steps: steps.total, default=None)
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """Return whether the model is known to run on the CPU."""
+        return any(one.get("device") == "cpu" for one in self.of_kind("torch_setup"))
+
 
 PARTS = 20
-"""Number of equal parts of the steps whose medians form the course."""
+"""Number of equal parts whose medians describe the course of a series."""
 
 
-def course_of(track: Track, parts: int = PARTS) -> tuple[Floats, Floats]:
-    """Return the medians of equal parts of a series, and the spread inside of each."""
-    pieces = np.array_split(track.value, min(parts, max(1, len(track) // 2)))
-    middle = np.array([np.median(piece) for piece in pieces])
-    spread = np.array([np.median(np.abs(piece - np.median(piece))) * 1.4826 for piece in pieces])
-    return middle, spread
+def course_of(track: Track) -> tuple[Floats, Floats]:
+    """Return the medians of equal parts of a series, and the standard deviation inside each."""
+    pieces = np.array_split(track.value, min(PARTS, max(1, len(track) // 2)))
+    middle = np.array([median(piece) for piece in pieces])
+    return middle, np.array([spread(piece - level) for piece, level in zip(pieces, middle, strict=True)])

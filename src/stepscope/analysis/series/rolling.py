@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis.series.robust import medians
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,6 +23,8 @@ SHORT = 4096
 """Up to this many points numpy alone sorts every window."""
 CHUNK = 2**21
 """Numbers that are sorted at a time: 16 MiB."""
+BLOCK = 10_000
+"""Windows of a moving median that are sorted at a time."""
 
 
 def quantile_before(values: Floats, window: int, share: float) -> Floats:
@@ -84,6 +88,12 @@ def quantiles_before(values: Floats, window: int, shares: Sequence[float]) -> Ea
     ]
     sharing = EXACT + np.repeat(np.arange(len(ends)), np.diff(ends, append=count))
     return EarlierValues(np.concatenate([exact, *renewed], axis=1), np.concatenate([np.arange(EXACT), sharing]))
+
+
+def moving_median(values: Floats, width: int) -> Floats:
+    """Return the median of the `width` values around each (an odd number); beyond the ends the last value repeats."""
+    views = np.lib.stride_tricks.sliding_window_view(np.pad(values, width // 2, mode="edge"), width)
+    return np.concatenate([medians(views[at : at + BLOCK]) for at in range(0, len(values), BLOCK)])
 
 
 def mean_until(values: Floats, window: int) -> Floats:
