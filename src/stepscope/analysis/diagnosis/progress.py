@@ -141,12 +141,7 @@ def _overfitted(evidence: Evidence, name: str) -> Iterator[Finding]:
     changes = np.abs(np.diff(held.value))
     noise, later = spread(changes - median(changes)), held.value[at:]
     rises = len(later) >= 3 and float((np.diff(later) > 0).mean()) >= 0.6
-    if (
-        best <= 0
-        or last < best * (1 + RISEN)
-        or last - best < 3 * spread(steps_apart - median(steps_apart))
-        or not rises
-    ):
+    if best <= 0 or last < best * (1 + RISEN) or last - best < 3 * noise or not rises:
         return
     training = evidence.track("loss")
     if training is not None and not _falls(training.finite(), step):
