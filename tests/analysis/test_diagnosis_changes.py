@@ -13,7 +13,7 @@ from stepscope.analysis.diagnosis.changes import changes, slow_steps
 from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps, Track
 from stepscope.analysis.diagnosis.kinds import KINDS
 from stepscope.analysis.diagnosis.missing import missing
-from stepscope.analysis.diagnosis.rhythm import even
+from stepscope.analysis.diagnosis.periods import period_of
 from stepscope.analysis.diagnosis.verdict import findings, summary
 from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, falling, steps, track
 
@@ -103,12 +103,13 @@ def test_what_is_not_known_is_named_with_how_to_know_it() -> None:
 def test_a_rhythm_is_heard_with_some_beats_missing_or_added_and_not_in_noise() -> None:
     """What chance sets evenly is rare."""
     beat = np.arange(10.0, 400, 25)
-    assert even(beat, 2) == 25
-    assert even(np.delete(beat, [3, 8]), 2) == 25
-    assert even(np.sort(np.append(beat, [33, 301])), 2) == 25
-    assert even(np.arange(40.0), 2) is None
+    assert period_of(beat, 2) == 25
+    assert period_of(np.delete(beat, [3, 8]), 2) == 25
+    assert period_of(np.sort(np.append(beat, [33, 301])), 2) == 25
+    assert period_of(np.arange(40.0), 2) is None
     chance = np.random.default_rng(0)
-    heard = sum(even(np.sort(chance.choice(400, 6, replace=False)).astype(float), 2) is not None for _ in range(500))
+    drawn = [np.sort(chance.choice(400, 6, replace=False)).astype(float) for _ in range(500)]
+    heard = sum(period_of(places, 2) is not None for places in drawn)
     assert heard < 25
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.diagnosis.tell import machine_wide
+from stepscope.analysis.diagnosis.case import machine_wide
 from stepscope.analysis.finding import INFO, WARNING, Finding
+from stepscope.analysis.series.robust import median
 from stepscope.core.numbers import format_share
 from stepscope.core.remedies import remedy
 
@@ -16,18 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps, Track
+    from stepscope.core.arrays import Floats
 
 FEWEST = 8
-"""Fewest samples of a GPU to judge it."""
+"""Minimum samples of a GPU."""
 THROTTLED = 0.1
-"""Share of the samples in which a GPU was held down by heat or power."""
+"""Minimum share of the samples in which heat or power throttled a GPU."""
 CAPPED = 0.9
 IDLE = 0.5
 """Utilization below which a GPU counts as idle."""
 UNUSED, USED = 0.02, 0.1
-"""Utilisation that a card never exceeds which the run does not use, if another card has at least the second."""
+"""The run does not use a GPU that stays below the first utilization while another one reaches the second."""
 FRAGMENTED = 0.3
-"""Share of the reserved memory in split blocks; it matters where memory is short."""
+"""Minimum share of the reserved memory in split blocks; it matters only if memory is short."""
 SHORT = 0.85
 SLOWDOWNS = {
     "hw_slowdown": ("heat or power (hardware slowdown)", ""),
@@ -35,27 +37,26 @@ SLOWDOWNS = {
     "sw_thermal": ("heat", "heat"),
     "power_brake": ("the machine's power supply", "supply"),
 }
-"""Reasons for a lower clock that are trouble, for people, and the cause by which their remedy is found; a power cap is
-how many cards run by design, unless it is always on."""
+"""Reasons for a lower clock that are a problem: in words, and the cause that chooses the remedy. A power cap is normal
+for many GPUs, unless it is always active."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Card:
-    """One GPU of one node; the node is the rank of its samples."""
+    """One GPU of one node; the rank of its samples is the node."""
 
     number: str
     node: int
     evidence: Evidence
 
-    def track(self, what: str) -> Track | None:
-        """Return a metric of it, during the steps where there are samples of them."""
-        found = self.evidence.track(f"gpu/{self.number}/{what}", self.node)
-        return self.evidence.during(found.finite()) if found is not None else None
+    def track(self, what: str) -> Track:
+        """Return the finite samples of a metric, those during the steps if there are enough."""
+        return self.evidence.during(self.evidence.finite(f"gpu/{self.number}/{what}", self.node))
 
     def mean(self, what: str) -> float | None:
         """Return the mean of a metric of this GPU; None if it is missing."""
         found = self.track(what)
-        return found.mean if found is not None and len(found) else None
+        return found.mean if len(found) else None
 
     @property
     def name(self) -> str:
@@ -73,56 +74,50 @@ def cards(evidence: Evidence) -> Iterator[Finding]:
         for node, track in sorted(by.items())
         if len(track.finite()) >= FEWEST
     ]
-    slowed = [one for card in found for one in _slowed(card, evidence.leader)]
+    slowed = [one for card in found if (one := _slowed(card, evidence.leader)) is not None]
     yield from sorted(slowed, key=lambda one: -(one.cost_seconds or 0.0))[:1]
     yield from [one for card in found for one in _fragmented(card)][:1]
     yield from _idle(found, evidence)
 
 
-def _slowed(card: _Card, steps: RankSteps | None) -> Iterator[Finding]:
+def _slowed(card: _Card, steps: RankSteps | None) -> Finding | None:
     shares = {why: card.mean(f"throttle_{why}") or 0.0 for why in (*SLOWDOWNS, "power_cap")}
     why = max(SLOWDOWNS, key=lambda one: shares[one])
     if shares[why] < THROTTLED:
-        if shares["power_cap"] < CAPPED:
-            return
         why = "power_cap"
-    said, cause = SLOWDOWNS.get(why, ("its power limit", "power"))
-    text = f"{card.name} is slowed down by {said} in {format_share(shares[why])} of the samples"
-    facts = {
-        "card": card.number,
-        "reasons": shares,
-        "temperature_celsius": card.mean("temperature_celsius"),
-        "cause": cause,
-    }
-    lost = _lost(card, f"throttle_{why}")
+        if shares[why] < CAPPED:
+            return None
+    reason, cause = SLOWDOWNS.get(why, ("its power limit", "power"))
+    text = f"{card.name} is slowed down by {reason} in {format_share(shares[why])} of the samples"
+    temperature = card.mean("temperature_celsius")
+    facts = {"card": card.number, "reasons": shares, "temperature_celsius": temperature, "cause": cause}
+    lost = _clock_lost(card, f"throttle_{why}")
     if lost is not None:
         facts["clock_lost_ratio"] = lost
         text += f", losing {format_share(lost)} of its clock"
-    severity = WARNING if why != "power_cap" else INFO
-    advice = remedy("gpu_throttled", cause, why=said)
-    if lost is None or steps is None or severity == INFO:
-        yield Finding("gpu_throttled", text, severity, advice, facts, confidence=0.9)
-        return
+    advice = remedy("gpu_throttled", cause, why=reason)
+    if lost is None or steps is None or why == "power_cap":
+        severity = INFO if why == "power_cap" else WARNING
+        return Finding("gpu_throttled", text, severity, advice, facts, confidence=0.9)
     share = shares[why] * lost * (card.mean("utilization_ratio") or 0.0)
-    yield machine_wide("gpu_throttled", text, advice, steps, share, "at its full clock", facts)
+    return machine_wide("gpu_throttled", text, advice, steps, share, "at its full clock", facts)
 
 
-def _lost(card: _Card, reason: str) -> float | None:
-    """Return the share of its clock that a card loses while it is held down; None if unknown its usual one."""
-    clock, held = card.track("sm_clock_hertz"), card.track(reason)
-    if clock is None or held is None or len(held) < FEWEST or len(clock) < FEWEST:
+def _clock_lost(card: _Card, reason: str) -> float | None:
+    """Return the share of its clock that a GPU loses while it is throttled; None if its usual clock is unknown."""
+    clock, throttled, busy = (card.track(what) for what in ("sm_clock_hertz", reason, "utilization_ratio"))
+    if len(throttled) < FEWEST or len(clock) < FEWEST:
         return None
-    place = np.clip(np.searchsorted(held.time, clock.time), 0, len(held) - 1)
-    slow = held.value[place] > 0
-    busy = card.track("utilization_ratio")
-    if busy is not None and len(busy):  # an idle card lowers its clock by itself
-        slow_or_free = busy.value[np.clip(np.searchsorted(busy.time, clock.time), 0, len(busy) - 1)] > USED
-    else:
-        slow_or_free = np.ones(len(clock), bool)
-    low, high = clock.value[slow & slow_or_free], clock.value[~slow & slow_or_free]
-    if not len(low) or len(high) < 3:
-        return None
-    return max(0.0, 1 - float(np.median(low)) / float(np.median(high)))
+    slow = _at(throttled, clock.time) > 0
+    # An idle GPU lowers its clock by itself.
+    used = _at(busy, clock.time) > USED if len(busy) else np.ones(len(clock), bool)
+    low, high = clock.value[slow & used], clock.value[~slow & used]
+    return max(0.0, 1 - median(low) / median(high)) if len(low) and len(high) >= 3 else None
+
+
+def _at(track: Track, times: Floats) -> Floats:
+    """Return the sample of a metric at, or after, each time."""
+    return np.asarray(track.value[np.clip(np.searchsorted(track.time, times), 0, len(track) - 1)])
 
 
 def _fragmented(card: _Card) -> Iterator[Finding]:
@@ -152,11 +147,10 @@ def _idle(found: list[_Card], evidence: Evidence) -> Iterator[Finding]:
     cost = (1 - idle[worst]) * steps.total if steps is not None and len(steps) else None
     text = f"{worst.name} is busy only {format_share(idle[worst])} of the time"
     text += f", {len(idle)} of {len(used)} below half" if len(idle) > 1 else ""
-    facts = {"utilization_ratio": {card.name: share for card, share in used.items()}}
-    on_processors = any(one.get("device") == "cpu" for one in evidence.of_kind("torch_setup"))
-    if on_processors and max(used.values()) < USED:
+    facts: dict[str, Any] = {"utilization_ratio": {card.name: share for card, share in used.items()}}
+    severity, cause = INFO, ""
+    if evidence.is_on_cpu and max(used.values()) < USED:
         text += "; the model runs on the CPU"
-        advice = remedy("gpu_idle", "unused")
-        yield Finding("gpu_idle", text, WARNING, advice, {**facts, "cause": "unused"}, None, 0.8, cost)
-        return
-    yield Finding("gpu_idle", text, INFO, remedy("gpu_idle"), facts, confidence=0.8, cost_seconds=cost)
+        severity, cause = WARNING, "unused"
+        facts["cause"] = cause
+    yield Finding("gpu_idle", text, severity, remedy("gpu_idle", cause), facts, confidence=0.8, cost_seconds=cost)

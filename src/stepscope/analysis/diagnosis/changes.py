@@ -1,7 +1,7 @@
-"""What changed: at every lasting change of step time, loss, memory or throughput, what else moved then; slow steps too.
+"""What changed: each lasting change of step time, loss, memory or throughput, and what else moved then; slow steps.
 
-What belongs to a change is sought in the phases of the steps, in the samples of the machine, and in the events around
-it, and ranked: phases by the seconds that they explain, samples by how far they left their usual range.
+Phases, samples of the machine and events around a change are its possible causes. Phases are ranked by the seconds that
+they explain, samples by how far they left their usual range.
 """
 
 from __future__ import annotations
@@ -11,45 +11,41 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis.diagnosis.case import time
 from stepscope.analysis.diagnosis.composition import PASSES, is_disturbed
 from stepscope.analysis.diagnosis.evidence import RARE
-from stepscope.analysis.diagnosis.tell import time
 from stepscope.analysis.series.change_points import LEVEL, change_points
+from stepscope.analysis.series.robust import SIGMA, median, spread
 from stepscope.core.numbers import format_share, format_value
 from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps, Track
+    from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps
     from stepscope.core.arrays import Floats, Integers
 
 
 WATCHED = ("loss", "samples_per_second", "tokens_per_second", "memory/resident_bytes", "gpu/0/memory_allocated_bytes")
-"""Series beside the step's time whose lasting changes are reported."""
+"""Series besides the step time whose lasting changes are reported."""
 NOTABLE = {"step_seconds": 0.2, "loss": 0.1}
-"""Lasting change, relative to the level before, below which nothing is reported."""
+"""Minimum lasting change, relative to the level before."""
 NOTABLE_ELSE = 0.15
 MOST_POINTS = 4000
-"""Points of a series that are searched for changes; more are joined to means."""
+"""A longer series is searched for changes in means of equal blocks."""
 MOST, MOST_MOVED, MOST_EVENTS = 8, 4, 5
 WINDOW = 40
 """Rows before and after a change that are compared."""
 SPREADS = 4.0
-"""Usual spreads by which a sample of the machine must have moved to be named."""
+"""Minimum change of a sample, in standard deviations, to be named."""
 WAITED = 0.2
-"""Share of time spent waiting for disks from which a slow step is attributed to them."""
+"""Share of the time spent waiting for disks from which a slow step is attributed to them."""
 SLOW, MOST_SLOW = 5.0, 5
-"""A step that takes so many usual ones is reported by itself; the slowest few are."""
+"""A step is slow if it takes this many median steps; the slowest few are reported."""
 SAMPLED = (
-    *(
-        "cpu/usage_ratio",
-        "cpu/iowait_ratio",
-        "cpu/stolen_ratio",
-        "cpu/frequency_hertz",
-        "pressure/cpu_some_stalled_ratio",
-    ),
-    *("pressure/io_some_stalled_ratio", "pressure/memory_some_stalled_ratio", "disk/busy_ratio", "swap/used_bytes"),
+    *("cpu/usage_ratio", "cpu/iowait_ratio", "cpu/stolen_ratio", "cpu/frequency_hertz", "disk/busy_ratio"),
+    *("pressure/cpu_some_stalled_ratio", "pressure/io_some_stalled_ratio", "pressure/memory_some_stalled_ratio"),
+    "swap/used_bytes",
     *("disk/read_bytes_per_second", "disk/write_bytes_per_second", "network/received_bytes_per_second"),
     *("memory/used_bytes", "cgroup/throttled_ratio", "gpu/0/utilization_ratio", "gpu/0/sm_clock_hertz"),
     *("gpu/0/temperature_celsius", "gpu/0/power_watts", "gpu/0/memory_used_bytes", "learning_rate", "grad_norm"),
@@ -63,17 +59,17 @@ TOLD_EVENTS = frozenset(
     )
 )
 LASTING = 5
-"""Rows before and after a change without which nobody can say that it lasts: a last step that stalls is a slow step."""
+"""Minimum rows before and after a lasting change: a last step that stalls is a slow step."""
 LEAST_COST = 0.01
-"""Share of the time of all steps that a change must add or save to be reported."""
+"""Minimum share of the time of all steps that a change adds or saves."""
 SPEEDS = ("step_seconds", "samples_per_second", "tokens_per_second")
 """Metrics that other programs on the machine change, too."""
 MOVED = 0.15
-"""Share of a change of the step's time that a phase must explain to be named."""
+"""Minimum share of a change of the step time that a phase explains to be named."""
 SIMILAR = 2.0
-"""Factor by which one phase must have changed more than the passes: a busy machine changes all equally."""
+"""A phase changed by itself if it changed by this factor more than the passes: a busy machine changes all equally."""
 RATIO_LEAST = 0.05
-"""Change of a ratio that is worth a word, in itself."""
+"""Minimum absolute change of a ratio."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +85,9 @@ class _Edge:
     early: tuple[float, float]
     late: tuple[float, float]
     cost: float
-    """Seconds that the steps of the shorter side took more, or less, than usual; 0 if it is not a time."""
+    """Seconds that the steps on either side took more or less than usual, whichever is more; 0 if it is not a time."""
     until: int | None = None
-    """Step with which it was over, where it was."""
+    """Step at which it was over; None if it lasts."""
 
 
 def changes(evidence: Evidence) -> list[dict[str, Any]]:
@@ -102,19 +98,17 @@ def changes(evidence: Evidence) -> list[dict[str, Any]]:
         found += _edges("step_seconds", steps.step, steps.end, steps.seconds)
         found = [edge for edge in found if edge.cost >= LEAST_COST * steps.total]
     for name in WATCHED:
-        track = evidence.track(name)
-        if track is not None and len(track):
-            whole = track.finite()
-            found += _edges(name, whole.step, whole.time, whole.value)
+        track = evidence.finite(name)
+        found += _edges(name, track.step, track.time, track.value)
     if is_disturbed(evidence):
         shared = (*PASSES, "data") if "data/load_seconds" in evidence.series else PASSES  # workers compute as well
-        found = [edge for edge in found if edge.metric not in SPEEDS or not _alike(edge, steps, shared)]
+        found = [edge for edge in found if edge.metric not in SPEEDS or not _is_from_outside(edge, steps, shared)]
     costly = sorted(found, key=lambda edge: (-edge.cost, -edge.score))[:MOST]
-    return [_told(edge, evidence) for edge in costly]
+    return [_described(edge, evidence) for edge in costly]
 
 
-def _alike(edge: _Edge, steps: RankSteps | None, shared: tuple[str, ...]) -> bool:
-    """Return whether only the phases changed that other programs slow down: then the machine changed."""
+def _is_from_outside(edge: _Edge, steps: RankSteps | None, shared: tuple[str, ...]) -> bool:
+    """Return whether only those phases changed that other programs slow down: then the machine changed."""
     medians = _medians(edge, steps)
     if not medians:
         return False
@@ -130,7 +124,7 @@ def _alike(edge: _Edge, steps: RankSteps | None, shared: tuple[str, ...]) -> boo
 
 
 def _medians(edge: _Edge, steps: RankSteps | None) -> dict[str, tuple[float, float]]:
-    """Return the seconds of the steps (under "") and of each phase before and after a change; none if not measured."""
+    """Return the seconds of the steps (as "") and of each phase before and after a change; empty if not measured."""
     if steps is None or not steps.phases:
         return {}
     kept = steps.measured
@@ -139,11 +133,11 @@ def _medians(edge: _Edge, steps: RankSteps | None) -> dict[str, tuple[float, flo
     if not early.any() or not late.any():
         return {}
     every = {"": np.nan_to_num(steps.seconds[kept]), **{name: steps.phase(name) for name in steps.phases}}
-    return {name: (float(np.median(each[early])), float(np.median(each[late]))) for name, each in every.items()}
+    return {name: (median(each[early]), median(each[late])) for name, each in every.items()}
 
 
 def _edges(name: str, step: Integers, when: Floats, value: Floats) -> list[_Edge]:
-    """Return the lasting changes of a metric worth reporting; a change that ended has its last step."""
+    """Return the notable lasting changes of a metric; a change that was undone has its last step."""
     every = -(-len(value) // MOST_POINTS)
     if every > 1:
         kept = len(value) // every * every
@@ -156,7 +150,7 @@ def _edges(name: str, step: Integers, when: Floats, value: Floats) -> list[_Edge
         before, after = value[max(first, at - WINDOW) : at], value[at : min(last, at + WINDOW)]
         if at < LASTING or last - at < LASTING:
             continue
-        levels = float(np.median(before)), float(np.median(after))
+        levels = median(before), median(after)
         if abs(levels[1] - levels[0]) < NOTABLE.get(name, NOTABLE_ELSE) * abs(levels[0]):
             continue
         past = found[-1] if found and found[-1].until is None else None
@@ -164,7 +158,7 @@ def _edges(name: str, step: Integers, when: Floats, value: Floats) -> list[_Edge
             found[-1] = replace(past, until=int(step[at]))
             continue
         if name == "loss" and levels[1] < levels[0]:
-            continue  # what it is for
+            continue  # a loss should fall
         early = float(when[at - len(before)]), float(when[at - 1])
         late = float(when[at]), float(when[at + len(after) - 1])
         cost = max(_lost(when, value, first, at), _lost(when, value, at, last)) if name == "step_seconds" else 0.0
@@ -174,11 +168,11 @@ def _edges(name: str, step: Integers, when: Floats, value: Floats) -> list[_Edge
 
 def _lost(when: Floats, value: Floats, first: int, end: int) -> float:
     """Return the seconds that some steps took more, or less, than as many usual ones."""
-    level = float(np.median(value[first:end]))
-    return float(when[end - 1] - when[max(0, first - 1)]) * abs(1 - float(np.median(value)) / level) if level > 0 else 0
+    level = median(value[first:end])
+    return float(when[end - 1] - when[max(0, first - 1)]) * abs(1 - median(value) / level) if level > 0 else 0
 
 
-def _told(edge: _Edge, evidence: Evidence) -> dict[str, Any]:
+def _described(edge: _Edge, evidence: Evidence) -> dict[str, Any]:
     unit = unit_of(edge.metric)
     moved = [*_phases(edge, evidence.leader), *_samples(edge, evidence)]
     happened = _events(evidence, edge.early[1], edge.late[0], edge.step)
@@ -204,7 +198,7 @@ def _told(edge: _Edge, evidence: Evidence) -> dict[str, Any]:
 
 
 def _phases(edge: _Edge, steps: RankSteps | None) -> list[dict[str, Any]]:
-    """Return the phases that moved with a change of the step's time, by the seconds that they explain."""
+    """Return the phases that moved with a change of the step time, by the seconds that they explain."""
     medians = _medians(edge, steps) if edge.metric != "loss" else {}
     if not medians:
         return []
@@ -212,61 +206,41 @@ def _phases(edge: _Edge, steps: RankSteps | None) -> list[dict[str, Any]]:
     whole = last - first
     found = []
     for name, (before, after) in medians.items():
-        if abs(whole) > 0 and (after - before) / whole > MOVED:
+        share = (after - before) / whole if whole else 0.0
+        if share > MOVED:
             text = f"{name} {time(before)} → {time(after)}"
-            found.append(
-                {
-                    "name": f"phase/{name}",
-                    "before": before,
-                    "after": after,
-                    "explains": (after - before) / whole,
-                    "text": text,
-                }
-            )
+            found.append({"name": f"phase/{name}", "before": before, "after": after, "explains": share, "text": text})
     return sorted(found, key=lambda one: -float(one["explains"]))
 
 
 def _samples(edge: _Edge, evidence: Evidence) -> list[dict[str, Any]]:
-    """Return the machine's metrics that left their usual range with a change, furthest first."""
+    """Return the machine's metrics that left their usual range with a change, farthest first."""
     found = []
     for name in SAMPLED:
-        track = evidence.track(name)
-        if track is None or name == edge.metric:
+        track = evidence.finite(name)
+        early, late = track.within(*edge.early).value, track.within(*edge.late).value
+        if name == edge.metric or len(early) < 3 or len(late) < 3:
             continue
-        early, late = track.finite().within(*edge.early).value, track.finite().within(*edge.late).value
-        if len(early) < 3 or len(late) < 3:
-            continue
-        before, after = float(np.median(early)), float(np.median(late))
-        spread = 1.4826 * max(_deviation(early), _deviation(late), 0.01 * abs(before), 1e-12)
-        unit = unit_of(name)
-        little = abs(after - before) < (RATIO_LEAST if unit == "ratio" else 0.1 * abs(before))
-        if abs(after - before) < SPREADS * spread or little:
-            continue
-        text = f"{name} {format_value(before, unit)} → {format_value(after, unit)}"
-        found.append(
-            {"name": name, "before": before, "after": after, "spreads": abs(after - before) / spread, "text": text}
-        )
+        before, after = median(early), median(late)
+        change, unit = abs(after - before), unit_of(name)
+        spreads = change / max(spread(early - before), spread(late - after), SIGMA * max(0.01 * abs(before), 1e-12))
+        if spreads >= SPREADS and change >= (RATIO_LEAST if unit == "ratio" else 0.1 * abs(before)):
+            text = f"{name} {format_value(before, unit)} → {format_value(after, unit)}"
+            found.append({"name": name, "before": before, "after": after, "spreads": spreads, "text": text})
     return sorted(found, key=lambda one: -float(one["spreads"]))
-
-
-def _deviation(value: Floats) -> float:
-    return float(np.median(np.abs(value - np.median(value))))
 
 
 def _events(evidence: Evidence, first: float, last: float, step: int) -> list[dict[str, Any]]:
     """Return the events between two times, or of the same step."""
-    found = []
-    for event in evidence.events:
-        if event.get("kind") not in TOLD_EVENTS:
-            continue
-        if first <= float(event["time"]) <= last or event.get("step") == step:
-            found.append(
-                {"kind": event["kind"], "step": event.get("step"), "time": event["time"], "text": spoken(event)}
-            )
+    found = [
+        {"kind": event["kind"], "step": event.get("step"), "time": event["time"], "text": _words(event)}
+        for event in evidence.of_kind(*TOLD_EVENTS)
+        if first <= float(event["time"]) <= last or event.get("step") == step
+    ]
     return found[:MOST_EVENTS]
 
 
-def spoken(event: Mapping[str, Any]) -> str:
+def _words(event: Mapping[str, Any]) -> str:
     """Return an event in a few words."""
     kind = str(event.get("kind", "")).replace("_", " ")
     if kind == "compile":
@@ -280,19 +254,19 @@ def slow_steps(evidence: Evidence) -> list[dict[str, Any]]:
     steps = evidence.leader
     if steps is None or len(steps) < 2 * MOST_SLOW or steps.weight is not None:
         return []
-    usual = float(np.median(steps.seconds))
+    usual, disturbed = float(np.median(steps.seconds)), is_disturbed(evidence)
     order = np.argsort(-np.nan_to_num(steps.seconds))
-    worst = order[: 4 * MOST_SLOW if is_disturbed(evidence) else MOST_SLOW]
-    told = [_slow(steps, int(at), usual, evidence) for at in worst if steps.seconds[at] > SLOW * usual]
-    if is_disturbed(evidence):  # by which any step is stopped: its own is what has a name, or cost much
-        told = [one for one in told if _has_a_name(one) or one["seconds"] - usual > LEAST_COST * steps.total]
-    return told[:MOST_SLOW]
+    worst = order[: 4 * MOST_SLOW if disturbed else MOST_SLOW]
+    found = [_slow(steps, int(at), usual, evidence) for at in worst if steps.seconds[at] > SLOW * usual]
+    if disturbed:  # other programs interrupt any step: report those with a known cause, or a high cost
+        found = [one for one in found if _is_explained(one) or one["seconds"] - usual > LEAST_COST * steps.total]
+    return found[:MOST_SLOW]
 
 
-def _has_a_name(told: dict[str, Any]) -> bool:
-    """Return whether something is known to have made a step slow: what happens occasionally, an event, or the disk."""
-    rare = sum(told["phases"].get(name, 0.0) for name in RARE)
-    return bool(told["events"]) or rare > 0.5 * told["seconds"] or (told["io_waiting_ratio"] or 0.0) >= WAITED
+def _is_explained(slow: dict[str, Any]) -> bool:
+    """Return whether the cause of a slow step is known: a rare phase, an event, or the disk."""
+    rare = sum(slow["phases"].get(name, 0.0) for name in RARE)
+    return bool(slow["events"]) or rare > 0.5 * slow["seconds"] or (slow["io_waiting_ratio"] or 0.0) >= WAITED
 
 
 def _slow(steps: RankSteps, at: int, usual: float, evidence: Evidence) -> dict[str, Any]:
@@ -302,7 +276,10 @@ def _slow(steps: RankSteps, at: int, usual: float, evidence: Evidence) -> dict[s
     text = f"step {step} took {time(seconds)} instead of {time(usual)}"
     if most:
         text += f": {time(phases[most])} in {most}"
-    waited = _then(evidence.track("pressure/io_some_stalled_ratio"), end - seconds, end)
+    pressure = evidence.finite("pressure/io_some_stalled_ratio")
+    first, last = np.searchsorted(pressure.time, [end - seconds, end])
+    sampled = pressure.value[first : last + 1]  # with the next sample, which covers the end of the step
+    waited = float(sampled.mean()) if len(sampled) else None
     if waited is not None and waited >= WAITED:
         text += f" while processes waited for disks {format_share(waited)} of the time"
     happened = _events(evidence, end - seconds, end, step)
@@ -318,13 +295,3 @@ def _slow(steps: RankSteps, at: int, usual: float, evidence: Evidence) -> dict[s
         "events": happened,
         "text": text,
     }
-
-
-def _then(track: Track | None, first: float, last: float) -> float | None:
-    """Return the mean of a sampled metric over a span of time, with the next sample after it; None if unknown."""
-    if track is None:
-        return None
-    whole = track.finite()
-    start, stop = np.searchsorted(whole.time, first), np.searchsorted(whole.time, last) + 1
-    some = whole.value[start:stop]
-    return float(some.mean()) if len(some) else None

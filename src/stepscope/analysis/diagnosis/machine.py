@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.analysis.diagnosis.cards import cards
+from stepscope.analysis.diagnosis.case import machine_wide
 from stepscope.analysis.diagnosis.composition import OTHERS, is_disturbed, others_use
-from stepscope.analysis.diagnosis.tell import machine_wide
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
 from stepscope.analysis.series.forecast import FAR, HOUR, SOON, disk_full, together
 from stepscope.analysis.series.leak import STEADY, MemoryTrend, assess
@@ -38,11 +39,8 @@ OWN_WRITES = 0.5
 
 def machine(evidence: Evidence) -> Iterator[Finding]:
     """Yield the findings about the machine."""
-    yield from _quota(evidence)
-    yield from _swap(evidence)
-    yield from leaks(evidence)
-    yield from _disk(evidence)
-    yield from cards(evidence)
+    for part in (_quota, _swap, _leaks, _disk, cards):
+        yield from part(evidence)
 
 
 def _quota(evidence: Evidence) -> Iterator[Finding]:
@@ -53,28 +51,25 @@ def _quota(evidence: Evidence) -> Iterator[Finding]:
     limit = evidence.mean("cgroup/cpu_limit")
     text = f"the CPU quota{f' of {limit:.3g} CPUs' if limit else ''} ran out in {format_share(share)} of the periods"
     facts = {"throttled_ratio": share, "cpu_limit": limit, "step_seconds": steps.total / max(1, steps.count)}
-    saved = _held(evidence)
-    if saved is None:
+    throttled, advice = _throttled(evidence), remedy("cpu_throttled")
+    if throttled is None:
         cost = share * steps.total
-        yield Finding("cpu_throttled", text, WARNING, remedy("cpu_throttled"), facts, confidence=0.9, cost_seconds=cost)
-        return
-    if saved >= HELD:
-        text += f", and threads were throttled for {format_share(saved)} of the time"
-        advice = remedy("cpu_throttled")
-        yield machine_wide("cpu_throttled", text, advice, steps, saved, "with all the CPUs it needs", facts)
+        yield Finding("cpu_throttled", text, WARNING, advice, facts, confidence=0.9, cost_seconds=cost)
+    elif throttled >= HELD:
+        text += f", and threads were throttled for {format_share(throttled)} of the time"
+        yield machine_wide("cpu_throttled", text, advice, steps, throttled, "with all the CPUs it needs", facts)
 
 
-def _held(evidence: Evidence) -> float | None:
+def _throttled(evidence: Evidence) -> float | None:
     """Return the share of the time in which a quota throttled the threads; None if it was not counted.
 
-    Throttled, running and waiting threads differ in their seconds: the quota's share is relative to the first two, and
-    to all time if nothing else used the processors.
+    It is relative to the seconds in which threads ran or were throttled, and at least to the whole time if no other
+    program used the processors.
     """
-    track = evidence.track("cgroup/throttled_seconds_total")
-    counted = evidence.during(track.finite()) if track is not None else None
+    counted = evidence.during(evidence.finite("cgroup/throttled_seconds_total"))
     trees = [one for by in evidence.matching("process/", "/tree_cpu_ratio").values() for one in by.values()]
     running = sum(evidence.during(one).mean for one in trees)
-    if counted is None or len(counted) < 2 or counted.time[-1] <= counted.time[0] or not running > 0:
+    if len(counted) < 2 or counted.time[-1] <= counted.time[0] or not running > 0:
         return None
     held = float(counted.value[-1] - counted.value[0]) / float(counted.time[-1] - counted.time[0])
     machine_used, processors = evidence.mean("cpu/machine_usage_ratio"), evidence.mean("cpu/count")
@@ -85,44 +80,39 @@ def _held(evidence: Evidence) -> float | None:
 
 def _swap(evidence: Evidence) -> Iterator[Finding]:
     """Yield swapping while processes waited for memory; swapped memory that is not needed does no harm."""
-    used = evidence.track("swap/used_bytes")
-    known = used.finite() if used is not None else None
-    if known is None or len(known) < 2:
+    used = evidence.finite("swap/used_bytes").value
+    if len(used) < 2:
         return
-    grown, held = float(known.value.max() - known.value[0]), float(known.value.max())
-    waiting = evidence.track("pressure/memory_some_stalled_ratio")
+    grown, held = float(used.max() - used[0]), float(used.max())
+    text, advice = f"{format_value(grown, 'bytes')} of memory was swapped out during the run", remedy("swapping")
+    facts = {"swapped_bytes": grown, "held_bytes": held, "waiting_ratio": None}
+    waiting, steps = evidence.track("pressure/memory_some_stalled_ratio"), evidence.leader
     if waiting is None:
         if grown >= max(SWAPPED, SWAPPED_BLINDLY * (evidence.mean("memory/total_bytes") or 0.0)):
-            text = f"{format_value(grown, 'bytes')} of memory was swapped out during the run"
-            facts = {"swapped_bytes": grown, "held_bytes": held, "waiting_ratio": None}
-            yield Finding("swapping", text, WARNING, remedy("swapping"), facts, confidence=0.6)
+            yield Finding("swapping", text, WARNING, advice, facts, confidence=0.6)
         return
     pressure = evidence.during(waiting).mean
-    steps = evidence.leader
-    if held < SWAPPED or not pressure >= SWAP_PRESSURE or steps is None:
-        return
-    text = f"{format_value(held, 'bytes')} of memory is in swap"
-    if grown >= SWAPPED:
-        text = f"{format_value(grown, 'bytes')} of memory was swapped out during the run"
-    text += f", and processes waited for memory {format_share(pressure)} of the time"
-    facts = {"swapped_bytes": grown, "held_bytes": held, "waiting_ratio": pressure}
-    yield machine_wide("swapping", text, remedy("swapping"), steps, pressure, "if memory suffices", facts)
+    if held >= SWAPPED and pressure >= SWAP_PRESSURE and steps is not None:
+        text = text if grown >= SWAPPED else f"{format_value(held, 'bytes')} of memory is in swap"
+        text += f", and processes waited for memory {format_share(pressure)} of the time"
+        facts["waiting_ratio"] = pressure
+        yield machine_wide("swapping", text, advice, steps, pressure, "if memory suffices", facts)
 
 
-def leaks(evidence: Evidence) -> Iterator[Finding]:
+def _leaks(evidence: Evidence) -> Iterator[Finding]:
     """Yield memory that grows without end, for each rank and each GPU."""
-    told: set[int] = set()
+    reported: set[int] = set()
     for rank, finding in _host_leaks(evidence):
-        told.add(rank)
+        reported.add(rank)
         yield finding
     for what in ("memory_allocated_bytes", "memory_used_bytes"):
         for name, by_rank in evidence.matching("gpu/", f"/{what}").items():
             card = name.split("/")[1]
             limit = evidence.mean(f"gpu/{card}/memory_total_bytes")
             for rank, track in by_rank.items():
-                trend = _grown(track, limit) if rank not in told else None
+                trend = _grown(track, limit) if rank not in reported else None
                 if trend is not None:
-                    told.add(rank)
+                    reported.add(rank)
                     yield _leak(f"memory of GPU {card}", track, trend, rank)
 
 
@@ -130,7 +120,7 @@ def _host_leaks(evidence: Evidence) -> Iterator[tuple[int, Finding]]:
     """Yield the ranks whose host memory grows; the ranks of one machine fill it together."""
     limit = evidence.mean("cgroup/memory_limit_bytes") or evidence.mean("memory/total_bytes")
     for tracks in _machines(evidence).values():
-        found = {rank: told for rank, track in tracks.items() if (told := _of_rank(evidence, rank, track, limit))}
+        found = {rank: one for rank, track in tracks.items() if (one := _of_rank(evidence, rank, track, limit))}
         others = [STILL] * (len(tracks) - len(found))
         held = sum(float(track.value[-1]) for track in tracks.values())
         joined = together([*(trend for _, _, trend in found.values()), *others], held, limit)
@@ -139,7 +129,7 @@ def _host_leaks(evidence: Evidence) -> Iterator[tuple[int, Finding]]:
 
 
 def _machines(evidence: Evidence) -> dict[int, dict[int, Track]]:
-    """Return by machine and rank the memory of its processes, or of the rank alone if theirs is unknown."""
+    """Return by machine and rank the memory of its process tree, or of the rank alone if that is unknown."""
     found: dict[int, dict[int, Track]] = {}
     for name, by_node in evidence.matching("process/", "/tree_memory_bytes").items():
         for node, track in by_node.items():
@@ -187,17 +177,11 @@ def _leak(name: str, track: Track, trend: MemoryTrend, rank: int, *, shared: boo
         text += f", {format_value(each, 'bytes')} per step"
     severity = WARNING
     if trend.left is not None and trend.left < FAR:
-        how = (
-            "together with the other growing ranks it fills the machine in"
-            if shared
-            else "at this rate memory is full in"
-        )
-        text += f"; {how} {format_duration(trend.left)}"
+        together_with = "together with the other growing ranks it fills the machine in"
+        text += f"; {together_with if shared else 'at this rate memory is full in'} {format_duration(trend.left)}"
         severity = CRITICAL if (trend.left_low or trend.left) < SOON else WARNING
-    facts = {**trend.facts(), "of": name}
-    return Finding(
-        "memory_leak", text, severity, remedy("memory_leak"), facts, confidence=0.9, rank=rank if rank >= 0 else None
-    )
+    facts, owner = {**trend.facts(), "of": name}, rank if rank >= 0 else None
+    return Finding("memory_leak", text, severity, remedy("memory_leak"), facts, confidence=0.9, rank=owner)
 
 
 def _disk(evidence: Evidence) -> Iterator[Finding]:
@@ -207,11 +191,9 @@ def _disk(evidence: Evidence) -> Iterator[Finding]:
     rate = finding.evidence.get("rate") if finding is not None else None
     if finding is None or not rate or finding.severity != CRITICAL:
         return
-    written = [
-        track.mean for by in evidence.matching("process/", "/write_bytes_per_second").values() for track in by.values()
-    ]
-    if sum(written) > OWN_WRITES * float(rate):
-        yield Finding("disk_full", finding.text, CRITICAL, remedy("disk_full"), finding.evidence, confidence=0.7)
+    written = evidence.matching("process/", "/write_bytes_per_second").values()
+    if sum(track.mean for by in written for track in by.values()) > OWN_WRITES * float(rate):
+        yield replace(finding, confidence=0.7)
 
 
 def busy(evidence: Evidence) -> str:

@@ -16,49 +16,43 @@ FEWEST_STEPS, FEWEST_VALUES = 8, 40
 
 def missing(evidence: Evidence) -> list[dict[str, str]]:
     """Return the missing signals: `signal`, `why` it matters, and `remedy`, how to record it next time."""
-    return [*_steps(evidence), *_losses(evidence), *_machine(evidence)]
+    found = (*_steps(evidence), *_losses(evidence), *_machine(evidence))
+    return [{"signal": signal, "why": why, "remedy": remedy} for signal, why, remedy in found]
 
 
-def _steps(evidence: Evidence) -> Iterator[dict[str, str]]:
+def _steps(evidence: Evidence) -> Iterator[tuple[str, str, str]]:
     steps = evidence.leader
     if steps is None or not len(steps):
-        yield _one("step_seconds", "no steps were recorded: the speed is unknown", _how(evidence, "steps"))
+        yield "step_seconds", "no steps were recorded: the speed is unknown", _how(evidence, "steps")
     elif steps.count < FEWEST_STEPS:
-        yield _one("step_seconds", f"{steps.count} steps are too few to judge the speed", "let it run longer")
+        yield "step_seconds", f"{steps.count} steps are too few to judge the speed", "let it run longer"
     elif not steps.phases:
         why = "the phases of the steps are unknown, and so is the reason why they are slow"
-        yield _one("phase/*", why, _how(evidence, "phases"))
+        yield "phase/*", why, _how(evidence, "phases")
     elif "forward" not in steps.phases and "other" in steps.phases:
         why = "no torch module was seen: host code and model cannot be separated"
-        yield _one("phase/forward", why, "use run.phase('forward')")
+        yield "phase/forward", why, "use run.phase('forward')"
 
 
-def _losses(evidence: Evidence) -> Iterator[dict[str, str]]:
+def _losses(evidence: Evidence) -> Iterator[tuple[str, str, str]]:
     loss = evidence.track("loss")
     if loss is None:
-        why = "divergence, spikes, plateaus and overfitting cannot be detected"
-        yield _one("loss", why, _how(evidence, "loss"))
+        yield "loss", "divergence, spikes, plateaus and overfitting cannot be detected", _how(evidence, "loss")
         return
     if len(loss) < FEWEST_VALUES:
-        yield _one("loss", f"{len(loss)} values are too few to judge the loss", "log it more often")
+        yield "loss", f"{len(loss)} values are too few to judge the loss", "log it more often"
     if not any(name.endswith("loss") and HELD_OUT.search(name) for name in evidence.series):
-        yield _one("evaluation/loss", "overfitting cannot be detected", "log the validation loss, as eval_loss")
+        yield "evaluation/loss", "overfitting cannot be detected", "log the validation loss, as eval_loss"
 
 
-def _machine(evidence: Evidence) -> Iterator[dict[str, str]]:
-    known = any(name.endswith("_bytes") and "memory" in name for name in evidence.series)
-    if not known:
-        yield _one("memory", "leaks cannot be seen", _how(evidence, "machine"))
+def _machine(evidence: Evidence) -> Iterator[tuple[str, str, str]]:
+    if not any(name.endswith("_bytes") and "memory" in name for name in evidence.series):
+        yield "memory", "leaks cannot be seen", _how(evidence, "machine")
     if "cpu/usage_ratio" not in evidence.series:
-        yield _one("machine", "quotas, swapping and busy neighbours cannot be detected", _how(evidence, "machine"))
-    on_processors = any(one.get("device") == "cpu" for one in evidence.of_kind("torch_setup"))
-    if not on_processors and not any(name.startswith("gpu/") for name in evidence.series):
+        yield "machine", "quotas, swapping and busy neighbours cannot be detected", _how(evidence, "machine")
+    if not evidence.is_on_cpu and not any(name.startswith("gpu/") for name in evidence.series):
         why = "no GPU was sampled: its utilization, clocks and memory are unknown"
-        yield _one("gpu", why, "nothing to do if you train on the CPU")
-
-
-def _one(signal: str, why: str, remedy: str) -> dict[str, str]:
-    return {"signal": signal, "why": why, "remedy": remedy}
+        yield "gpu", why, "nothing to do if you train on the CPU"
 
 
 def _how(evidence: Evidence, what: str) -> str:

@@ -29,9 +29,9 @@ HARMFUL = (
     *("overfitting", "fragmentation"),
     *(kind for kind in grpo.KINDS if kind != "reward_flat"),
 )
-"""What harms the result comes before what only costs time: a model that is not learned is not worth a faster step."""
+"""What harms the result comes before what only costs time: a model that does not learn is not worth a faster step."""
 LAST = ("plateau", "reward_flat", "gpu_idle")
-"""What may be meant to be so, or follows from the others, comes last."""
+"""What may be intended, or follows from other findings, comes last."""
 
 
 def findings(evidence: Evidence) -> list[Finding]:
@@ -48,7 +48,7 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 
 def _order(finding: Finding) -> tuple[float, ...]:
-    """Return what a finding is ranked by: what ruined the run, severity, what harms the result, then cost in time."""
+    """Return the sort key: what ruined the run, severity, what harms the result, then cost in time."""
     ruined = finding.severity == CRITICAL and finding.kind in ENDED
     place = ENDED.index(finding.kind) if ruined else len(ENDED)
     group = 2 if finding.kind in LAST else 0 if finding.kind in HARMFUL else 1
