@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 CRASHED = ("failed", "killed")
 MEMORY_SIGNS = ("out of memory", "cannot allocate memory", "can't allocate memory", "memoryerror", "outofmemoryerror")
-ON_A_CARD = ("cuda", "hip ", "out of memory on device", "mps backend")
+GPU_SIGNS = ("cuda", "hip ", "out of memory on device", "mps backend")
 """Words in such a message that point to GPU memory."""
 WENT_ON, FEW_TIMES = 5, 3
-"""Steps after which a program counts as having recovered from out-of-memory; and how often that may happen to one that
-searches its batch size."""
+"""A program has recovered from out-of-memory after this many steps; one that searches its batch size runs out this
+often."""
 LONG_PAUSE = 60.0
 """Minimum seconds of a pause that ended by itself for a warning."""
 BY_HAND = ("keyboardinterrupt", "sigint")
@@ -31,15 +31,16 @@ WORKER_SIGNS = ("dataloader worker", "worker (pid")
 
 def ends(evidence: Evidence) -> Iterator[Finding]:
     """Yield what ended the run, or stopped it for good."""
-    memory = _memory(evidence)
-    workers = _workers(evidence)
-    yield from memory
-    yield from workers
-    hung = _hang(evidence)
-    yield from hung
-    by_hand = any(sign in evidence.cause.lower() for sign in BY_HAND)
-    if evidence.state in CRASHED and not memory and not workers and not by_hand:
-        yield _crash(evidence, bool(hung))
+    memory, workers, hung = _memory(evidence), _workers(evidence), _hang(evidence)
+    yield from (*memory, *workers, *hung)
+    if evidence.state not in CRASHED or memory or workers or _has(evidence.cause, BY_HAND):
+        return
+    events = evidence.of_kind("exception", "ended")
+    event = events[-1] if events else {}
+    why = evidence.cause or str(event.get("error") or event.get("cause") or "for an unknown reason")
+    text = f"the run ended unexpectedly, {end_words(evidence.state, why)}"
+    facts = {"state": evidence.state, "cause": why, "step": event.get("step"), "after_hang": bool(hung)}
+    yield _ended("crash", text, facts, crash_kind(evidence.state, why), _rank(event))
 
 
 def _rank(event: Mapping[str, Any]) -> int | None:
@@ -48,41 +49,36 @@ def _rank(event: Mapping[str, Any]) -> int | None:
 
 
 def _memory(evidence: Evidence) -> list[Finding]:
-    told = evidence.of_kind("out_of_memory")
-    says = any(sign in evidence.cause.lower() for sign in MEMORY_SIGNS) and evidence.state in CRASHED
-    if evidence.state != "oom-killed" and not told and not says:
+    events = evidence.of_kind("out_of_memory")
+    if events:
+        return [_ran_out(evidence, events)]
+    killed = evidence.state == "oom-killed"
+    if not killed and not (evidence.state in CRASHED and _has(evidence.cause, MEMORY_SIGNS)):
         return []
-    if told:
-        return [_ran_out(evidence, told)]
-    text = f"the process was killed because memory ran out: {evidence.cause}" if evidence.state == "oom-killed" else ""
-    cause = "" if _on_a_card(evidence.cause) else "host"
-    return [_ended("oom", text or f"memory ran out: {evidence.cause}", {"state": evidence.state}, cause)]
+    what = "the process was killed because memory ran out" if killed else "memory ran out"
+    cause = "" if _has(evidence.cause, GPU_SIGNS) else "host"
+    return [_ended("oom", f"{what}: {evidence.cause}", {"state": evidence.state}, cause)]
 
 
-def _ran_out(evidence: Evidence, told: list[Mapping[str, Any]]) -> Finding:
-    """Return the finding about out-of-memory events; only a remark if the program continued with less."""
-    event = told[-1]
+def _ran_out(evidence: Evidence, events: list[Mapping[str, Any]]) -> Finding:
+    """Return the finding about out-of-memory events; it is less severe if the program continued with less."""
+    event = events[-1]
     where = "".join(f", {what} {event[key]}" for key, what in (("module", "in"), ("place", "at")) if event.get(key))
     wanted = event.get("wanted_bytes")
     size = f" while allocating {format_value(float(wanted), 'bytes')}" if isinstance(wanted, (int, float)) else ""
-    text = f"memory ran out{size}{where}{f' ({len(told)} times)' if len(told) > 1 else ''}"
+    text = f"memory ran out{size}{where}{f' ({len(events)} times)' if len(events) > 1 else ''}"
     facts = {key: event.get(key) for key in ("cause", "place", "module", "wanted_bytes", "step", "tensors")}
-    cause = "" if event.get("allocator") or _on_a_card(str(event.get("cause", ""))) else "host"
+    cause = "" if event.get("allocator") or _has(str(event.get("cause", "")), GPU_SIGNS) else "host"
     found = _ended("oom", text, facts, cause, _rank(event))
-    if not _went_on(evidence, float(event["time"])):
+    later = [int((steps.end > float(event["time"])).sum()) for steps in evidence.ranks]
+    if evidence.state in (*CRASHED, "oom-killed") or min(later, default=0) < WENT_ON:
         return found
-    severity = INFO if len(told) <= FEW_TIMES else WARNING
+    severity = INFO if len(events) <= FEW_TIMES else WARNING
     return replace(found, severity=severity, text=f"{found.text}, and the program continued")
 
 
-def _on_a_card(cause: str) -> bool:
-    return any(sign in cause.lower() for sign in ON_A_CARD)
-
-
-def _went_on(evidence: Evidence, moment: float) -> bool:
-    """Return whether the run continued after it ran out of memory."""
-    later = [int((steps.end > moment).sum()) for steps in evidence.ranks]
-    return evidence.state not in (*CRASHED, "oom-killed") and min(later, default=0) >= WENT_ON
+def _has(cause: str, signs: tuple[str, ...]) -> bool:
+    return any(sign in cause.lower() for sign in signs)
 
 
 def _ended(kind: str, text: str, facts: dict[str, Any], cause: str = "", rank: int | None = None) -> Finding:
@@ -91,25 +87,20 @@ def _ended(kind: str, text: str, facts: dict[str, Any], cause: str = "", rank: i
 
 def _workers(evidence: Evidence) -> list[Finding]:
     found = evidence.of_kind("worker_died")
-    lowered = evidence.cause.lower()
     if not found:
-        if (
-            evidence.state in CRASHED
-            and any(sign in lowered for sign in WORKER_SIGNS)
-            and "exited unexpectedly" in lowered
-        ):
-            return [_ended("dead_worker", f"a data loader worker died: {evidence.cause}", {"state": evidence.state})]
-        return []
-    event = found[0]
+        died = _has(evidence.cause, WORKER_SIGNS) and _has(evidence.cause, ("exited unexpectedly",))
+        text, facts = f"a data loader worker died: {evidence.cause}", {"state": evidence.state}
+        return [_ended("dead_worker", text, facts)] if died and evidence.state in CRASHED else []
+    event, step = found[0], found[0].get("step")
     dead = event.get("workers")
     codes = ", ".join(
         f"worker {one.get('worker', '?')} with exit code {one.get('exit_code', one.get('code', '?'))}"
         for one in (dead if isinstance(dead, list) else [])
         if isinstance(one, dict)
     )
-    at = f" at step {event['step']}" if isinstance(event.get("step"), int) else ""
+    at = f" at step {step}" if isinstance(step, int) else ""
     text = f"a data loader worker died{at}{': ' + codes if codes else ''}"
-    facts = {"workers": dead, "error": event.get("error"), "step": event.get("step"), "times": len(found)}
+    facts = {"workers": dead, "error": event.get("error"), "step": step, "times": len(found)}
     return [_ended("dead_worker", text, facts, rank=_rank(event))]
 
 
@@ -134,33 +125,14 @@ def _hang(evidence: Evidence) -> list[Finding]:
 
 
 def _stood(event: Mapping[str, Any], end: float, *, over: bool) -> Finding:
-    begun = float(event["time"]) - float(event.get("seconds") or 0.0)
-    lasted = max(float(event.get("seconds") or 0.0), end - begun)
-    phase = event.get("phase")
-    where = f" in {phase}" if phase else ""
-    step = event.get("step")
-    after = f" after step {step}" if isinstance(step, int) else ""
+    waited = float(event.get("seconds") or 0.0)
+    lasted = max(waited, end - (float(event["time"]) - waited))
+    phase, step, hung = event.get("phase"), event.get("step"), event.get("kind") == "hung"
+    after, where = f" after step {step}" if isinstance(step, int) else "", f" in {phase}" if phase else ""
     text = f"the training hung for {format_value(lasted, 'seconds')}{after}{where}"
     text += ", then went on" if over else ", and did not go on"
-    facts = {
-        "seconds": lasted,
-        "step": step,
-        "phase": phase,
-        "why": event.get("why"),
-        "hung": event.get("kind") == "hung",
-    }
+    facts = {"seconds": lasted, "step": step, "phase": phase, "why": event.get("why"), "hung": hung}
     # A pause that ended by itself while something still moved may be the machine's fault; a hang that ended is not.
-    severity = CRITICAL if not over else WARNING if event.get("kind") == "hung" or lasted >= LONG_PAUSE else INFO
-    sure = 0.9 if event.get("kind") == "hung" or not over else 0.7
-    return Finding(
-        "hang", text, severity, remedy("hang"), facts, confidence=sure, cost_seconds=lasted, rank=_rank(event)
-    )
-
-
-def _crash(evidence: Evidence, hung: bool) -> Finding:  # noqa: FBT001 - one caller
-    told = evidence.of_kind("exception", "ended")
-    event = told[-1] if told else {}
-    why = evidence.cause or str(event.get("error") or event.get("cause") or "for an unknown reason")
-    text = f"the run ended unexpectedly, {end_words(evidence.state, why)}"
-    facts = {"state": evidence.state, "cause": why, "step": event.get("step"), "after_hang": hung}
-    return _ended("crash", text, facts, crash_kind(evidence.state, why), _rank(event))
+    severity = CRITICAL if not over else WARNING if hung or lasted >= LONG_PAUSE else INFO
+    found = Finding("hang", text, severity, remedy("hang"), facts, confidence=0.9 if hung or not over else 0.7)
+    return replace(found, cost_seconds=lasted, rank=_rank(event))

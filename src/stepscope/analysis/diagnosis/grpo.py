@@ -1,7 +1,7 @@
 """Findings from the metrics of a GRPO training: rewards, groups, divergence, answers.
 
-Pure functions over the values of a run by name, in the order of its steps. Names are those of TRL's trainer, of verl,
-of `GRPOMetricsTracker` and of some home-made logs; a run that has no reward is no such training, and nothing is found.
+The names are those of TRL's trainer, of verl, of `GRPOMetricsTracker` and of some home-made logs. A run without a
+reward is no such training and has no findings.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ if TYPE_CHECKING:
 
 
 HUGE = 1e100
-"""As good as infinite, and left out as NaN is."""
+"""Larger values are ignored like NaN."""
 ENOUGH = 10
-"""Values below which nothing is judged."""
+"""Minimum values of a metric."""
 MANY = 40
-"""Values below which a reward is not said to stand still: 50 steps of grpo-rookworld are judged, noise of 20 is not."""
+"""Minimum values to say that a reward stands still: enough for the 50 steps of grpo-rookworld, too many for 20 noisy
+ones."""
 FLAT_GROUPS, MOST_FLAT_GROUPS = 0.3, 0.7
-"""Share of groups without variance that is reported, and that is critical. One prompt of four in grpo-rookworld 1324
+"""Share of groups without variance that is a warning, and that is critical. In grpo-rookworld 1324 one prompt of four
 has four equal answers at every step, which is not reported."""
 DOMINATES = 0.9
-"""Share of one component in what moves the reward, from which on the others teach nothing."""
+"""Share of the reward's variation from which one component decides alone."""
 STILL = 1e-3
-"""Movement, or spread between answers, relative to the reward, below which it does not move."""
+"""Smaller variation, relative to the reward, counts as none."""
 KL_GROWTH, KL_LARGE = 5.0, 0.2
-"""A divergence that is so many times what it was in the first third, and at least so large, runs away."""
+"""A divergence runs away if it is this many times that of the first third, and at least so large."""
 KL_SHARE = 0.8
-"""Share of the loss that is the penalty on divergence, from which on it drowns the reward: 0.88 in grpo-rookworld 1324,
-whose authors say so in their log, 0.38 in 1950."""
+"""Share of the loss from which the KL penalty drowns the reward: 0.88 in grpo-rookworld 1324, whose authors say so in
+their log, 0.38 in 1950."""
 LENGTH_RATIO = 2.0
-"""Answers so many times as long, or as short, as at the beginning have drifted."""
+"""Answers have drifted if they are this many times as long, or as short, as at the beginning."""
 CLIPPED = 0.3
 """Share of answers cut at the limit that is reported."""
 ENTROPY_FALL, ENTROPY_RISE = 0.2, 3.0
-"""Entropy below, or above, so many times that of the beginning."""
+"""The entropy has drifted below, or above, so many times that of the beginning."""
 INVALID, MOSTLY_INVALID = 0.2, 0.5
-"""Share of invalid answers that is reported, and that is critical."""
+"""Share of invalid answers that is a warning, and that is critical."""
 
 REWARD = ("reward", "critic/rewards/mean", "critic/score/mean", "mean_reward", "train/reward", "table/pre")
 FLAT = ("frac_reward_zero_std", "zero_variance_ratio", "train/frac_reward_zero_std")
@@ -55,7 +56,7 @@ KL = (
     *("table/kl", "kl_loss_(with_gradients)"),
 )
 """The divergence from the reference model. That from the policy before the update (verl's `actor/ppo_kl`, `approx_kl`)
-is another quantity and is not judged by these limits."""
+is another quantity with other limits."""
 PENALTY = ("kl_penalty_ratio", "table/kl%")
 LENGTH = (
     *("completions/mean_length", "completion_length", "response_length/mean", "response_length", "completions/length"),
@@ -94,7 +95,7 @@ KINDS = {
     "invalid_answers": "many answers are invalid",
     "reward_flat": "the reward has not risen",
 }
-"""The kinds of findings in this module and their meanings."""
+"""The kinds of findings in this module."""
 
 
 def findings(curves: Mapping[str, Floats]) -> list[Finding]:
@@ -104,25 +105,22 @@ def findings(curves: Mapping[str, Floats]) -> list[Finding]:
         curves: values of each metric of one rank, in the order of their steps; NaN is absent.
     """
     known = {name: value[np.abs(value) < HUGE] for name, value in curves.items() if value.dtype == np.float64}
-    reward = _first(known, REWARD)
-    if reward is None and _first(known, FLAT) is None:
+    if _first(known, REWARD) is None and _first(known, FLAT) is None:
         return []
-    found = [
-        _flat_groups(known),
-        _component(known),
-        _kl(known),
-        _penalty(known),
-        _length(known),
-        _entropy(known),
-        _invalid(known),
-        _reward_flat(reward),
-    ]
-    order = {CRITICAL: 0, WARNING: 1}
-    return sorted((one for one in found if one is not None), key=lambda one: order.get(one.severity, 2))
+    found = {one.kind: one for one in (_flat_groups(known), _component(known)) if one is not None}
+    for check, names in (
+        *((_kl, KL), (_penalty, PENALTY), (_clipped, CUT), (_length, LENGTH)),
+        *((_entropy, ENTROPY), (_invalid, WRONG), (_reward_flat, REWARD)),
+    ):
+        value = _first(known, names)
+        one = check(value) if value is not None else None
+        if one is not None:
+            found.setdefault(one.kind, one)  # one finding about lengths: clipped answers come first
+    return sorted(found.values(), key=lambda one: one.severity != CRITICAL)
 
 
 def _first(known: Mapping[str, Floats], names: Sequence[str]) -> Floats | None:
-    """Return the first metric of some that has enough values."""
+    """Return the first of some metrics that has enough values."""
     return next((known[name] for name in names if name in known and len(known[name]) >= ENOUGH), None)
 
 
@@ -137,25 +135,23 @@ def _finding(kind: str, text: str, severity: str = WARNING, confidence: float = 
 
 
 def _flat_groups(known: Mapping[str, Floats]) -> Finding | None:
-    share = _first(known, FLAT)
-    if share is None:
-        spread = _first(known, SPREAD)
-        if spread is None:
-            return None
+    share, spread = _first(known, FLAT), _first(known, SPREAD)
+    if share is None and spread is not None:
         share = (np.abs(spread) <= 1e-8).astype(np.float64)
+    if share is None:
+        return None
     late = share[len(share) // 2 :]
     mean = float(late.mean())
     if mean < FLAT_GROUPS:
         return None
-    text = (
-        f"{format_share(mean)} of the groups have the same reward for all answers: the model learns nothing from them"
-    )
+    text = f"{format_share(mean)} of the groups have the same reward for all answers: "
+    text += "the model learns nothing from them"
     severity = CRITICAL if mean >= MOST_FLAT_GROUPS else WARNING
     return _finding("reward_zero_variance", text, severity, 0.9, share=mean, at_first=float(share[: len(late)].mean()))
 
 
 def _component(known: Mapping[str, Floats]) -> Finding | None:
-    """Judge by the spread within the batches where it is logged, else by how much each part moves over the run."""
+    """Judge by the variation within batches if it is logged, else by how much each component moves over the run."""
     within: dict[str, float] = {}
     over: dict[str, float] = {}
     for name, value in known.items():
@@ -180,7 +176,7 @@ def _component(known: Mapping[str, Floats]) -> Finding | None:
 
 
 def _has_signal(known: Mapping[str, Floats], total: float, *, within: bool) -> bool:
-    """Return whether the reward moves or differs between answers, so that its parts matter."""
+    """Return whether the reward moves or differs between answers, so that its components matter."""
     reward = _first(known, REWARD)
     if reward is None:
         return True
@@ -191,16 +187,13 @@ def _has_signal(known: Mapping[str, Floats], total: float, *, within: bool) -> b
 
 
 def _change(value: Floats) -> tuple[float, float]:
-    """Return by how much the last third lies above the first, and the standard error of that."""
+    """Return by how much the mean of the last third exceeds that of the first, and its standard error."""
     third = max(1, len(value) // 3)
     first, last = value[:third], value[-third:]
     return float(last.mean() - first.mean()), float(np.sqrt(first.var() / third + last.var() / third))
 
 
-def _kl(known: Mapping[str, Floats]) -> Finding | None:
-    value = _first(known, KL)
-    if value is None:
-        return None
+def _kl(value: Floats) -> Finding | None:
     first, last = _ends(value)
     if float(np.mean(value < 0)) > 0.9:
         text = f"the divergence from the reference is estimated below zero throughout (median {np.median(value):.3g}): "
@@ -214,27 +207,20 @@ def _kl(known: Mapping[str, Floats]) -> Finding | None:
     return None
 
 
-def _penalty(known: Mapping[str, Floats]) -> Finding | None:
-    value = _first(known, PENALTY)
-    if value is None:
-        return None
+def _penalty(value: Floats) -> Finding | None:
     share = float(np.median(value))
     share = share / 100 if share > 1 else share
-    if share < KL_SHARE:
-        return None
     text = f"the KL penalty makes up {format_share(share)} of the loss: the reward hardly matters"
-    return _finding("kl_dominates", text, confidence=0.85, share=share)
+    return _finding("kl_dominates", text, confidence=0.85, share=share) if share >= KL_SHARE else None
 
 
-def _length(known: Mapping[str, Floats]) -> Finding | None:
-    cut = _first(known, CUT)
-    if cut is not None:
-        _, last = _ends(cut)
-        if last >= CLIPPED:
-            return _finding("length_drift", f"{format_share(last)} of the answers are cut at the limit", clipped=last)
-    value = _first(known, LENGTH)
-    if value is None:
-        return None
+def _clipped(value: Floats) -> Finding | None:
+    last = _ends(value)[1]
+    text = f"{format_share(last)} of the answers are cut at the limit"
+    return _finding("length_drift", text, clipped=last) if last >= CLIPPED else None
+
+
+def _length(value: Floats) -> Finding | None:
     first, last = _ends(value)
     if not first > 0 or 1 / LENGTH_RATIO < last / first < LENGTH_RATIO:
         return None
@@ -243,10 +229,7 @@ def _length(known: Mapping[str, Floats]) -> Finding | None:
     return _finding("length_drift", text, first=first, last=last)
 
 
-def _entropy(known: Mapping[str, Floats]) -> Finding | None:
-    value = _first(known, ENTROPY)
-    if value is None:
-        return None
+def _entropy(value: Floats) -> Finding | None:
     first, last = _ends(value)
     if not first > 0 or ENTROPY_FALL < last / first < ENTROPY_RISE:
         return None
@@ -255,10 +238,7 @@ def _entropy(known: Mapping[str, Floats]) -> Finding | None:
     return _finding("entropy_drift", text + why, first=first, last=last)
 
 
-def _invalid(known: Mapping[str, Floats]) -> Finding | None:
-    value = _first(known, WRONG)
-    if value is None:
-        return None
+def _invalid(value: Floats) -> Finding | None:
     late = float(value[-max(ENOUGH // 2, len(value) // 3) :].mean())
     if late < INVALID:
         return None
@@ -268,13 +248,11 @@ def _invalid(known: Mapping[str, Floats]) -> Finding | None:
     return _finding("invalid_answers", text, severity, 0.9, rate=late, first=first)
 
 
-def _reward_flat(reward: Floats | None) -> Finding | None:
-    if reward is None or len(reward) < MANY:
-        return None
+def _reward_flat(reward: Floats) -> Finding | None:
     third = len(reward) // 3
     first, last = reward[:third], reward[-third:]
     change, noise = _change(reward)
-    if change > 2 * noise and change > 0:
+    if len(reward) < MANY or (change > 2 * noise and change > 0):
         return None
     fell = change < -2 * noise
     text = f"the reward has {'fallen' if fell else 'not risen'} in {len(reward)} values: "

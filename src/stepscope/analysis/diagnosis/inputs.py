@@ -52,9 +52,7 @@ def input_bound(case: Case, threshold: float) -> Finding | None:
     text = f"{format_share(case.share('data'))} of the time is spent waiting for data: "
     text += f"{time(case.each('data'))} of a step of {time(case.step)}{why}"
     facts = {"phase": "data", "phase_seconds": spent, **found}
-    return case.slow(
-        "input_bound", spent, text, facts, threshold=threshold, condition=condition, cause=cause, **fields
-    )
+    return case.slow("input_bound", spent, text, facts, threshold=threshold, condition=condition, cause=cause, **fields)
 
 
 def workers_of(case: Case) -> int:

@@ -189,9 +189,7 @@ def _compile(case: Case) -> Iterator[Finding]:
     text += f"{len(again)} times, {time(cost / len(again))} each"
     facts = {"phase": "compile", "phase_seconds": cost, "recompilations": len(again)}
     wide = replace(case, made=replace(case.made, total=whole))
-    yield wide.slow(
-        "compile_heavy", cost, text, facts, threshold=RECOMPILE_SHARE, condition="once it is compiled"
-    )
+    yield wide.slow("compile_heavy", cost, text, facts, threshold=RECOMPILE_SHARE, condition="once it is compiled")
 
 
 def _padding(case: Case) -> Iterator[Finding]:
