@@ -1,15 +1,16 @@
-"""What if no worker were slower than the others: replay the steps of a pipelined training with other durations.
+"""What if no worker were slower than the others? Replays the steps of a pipelined training with other durations.
 
-A step is a schedule: every stage computes its forward and backward passes in the order in which it was seen, a pass
-needs the same micro-batch's pass of the stage before it (behind it, on the way back), and after the last one all
-replicas meet in collectives. Replayed with the durations that were measured it takes as long as it took, without the
-gaps in which nothing was launched; with the mean of each operation everywhere, as long as it ideally would. The ratio
-is the slowdown by stragglers, and replaying with one stage or replica made ideal says whose fault it is.
-The method is that of Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis" (2025).
+A step is a schedule. Every stage computes its forward and backward passes in the observed order; a pass needs the same
+micro-batch's pass of the previous stage (the next one for backward passes); after the last pass all replicas meet in
+collectives. Replayed with the measured durations, a step takes as long as it took, without launch gaps; with the mean
+of each operation everywhere, as long as it ideally would. The ratio is the slowdown by stragglers. Replaying with one
+stage or replica made ideal shows its share. The method is that of Lin et al., "Understanding Stragglers in Large Model
+Training Using What-if Analysis" (2025).
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from stepscope.core.numbers import format_share, format_value
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from stepscope.core.arrays import Floats, Integers
@@ -37,21 +36,21 @@ TAIL = (
 """What follows the passes of a step, in this order."""
 OF_REPLICAS = frozenset((GATHER, "grads-reduce-scatter", "separate-grads-all-reduce"))
 """Collectives in which the same stage of all replicas meets."""
-OF_STAGES = frozenset(("optimizer-clip-main-grad",))
-"""Collectives in which all stages meet."""
+OF_STAGES = frozenset(("optimizer-clip-main-grad", SHARED))
+"""Collectives in which stages meet: all, or those that share the embedding."""
 COMPUTED = frozenset((FORWARD, BACKWARD, "optimizer", "gc"))
 SLOW = 1.05
-"""Slowdown from which on stragglers are a finding."""
+"""Slowdown from which stragglers are a finding."""
 MOST_OF_IT, NEARLY = 0.5, 0.8
-"""Share of the slowdown that a part must explain to be named; and of what the stage and the replica explain that hold
-it, for a single worker to be named instead of them."""
+"""Share of the slowdown that a part must explain to be named; a single worker is named instead of its stage and replica
+if it explains this share of what they explain."""
 MOST_WORKERS = 16
-"""Workers that are replayed one by one."""
+"""Maximum workers that are replayed one by one."""
 
 
 @dataclass(frozen=True)
 class Operations:
-    """The operations of a pipelined training, one a row: which step, replica and stage, what, when and how long."""
+    """The operations of a pipelined training, one per row."""
 
     step: Integers
     replica: Integers
@@ -65,23 +64,23 @@ class Operations:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """How much faster the training would be without stragglers, and by whom it is held up."""
+    """How much faster the training would be without stragglers, and who they are."""
 
     slowdown: float
-    """Replayed duration of a step by the ideal one: 1 means no straggler."""
+    """Replayed duration of a step divided by the ideal one: 1 means no straggler."""
     seconds: float
     """Mean duration of a step as replayed."""
     ideal_seconds: float
     stages: dict[int, float]
-    """Share of the slowdown that goes away if this stage is made ideal."""
+    """Share of the slowdown that disappears if this stage is ideal."""
     replicas: dict[int, float]
     """The same by replica."""
     workers: dict[tuple[int, int], float] = field(default_factory=dict)
-    """The same by worker, a stage of a replica; of those that compute the most beyond the mean."""
+    """The same by worker (a stage of a replica), for those that compute the most beyond the mean."""
     uneven: float = 0.0
-    """Share that goes away if every micro-batch takes the mean of its worker: what unequal work costs."""
+    """Share that disappears if every micro-batch takes the mean of its worker: the cost of unequal work."""
     pass_correlation: float = 0.0
-    """Correlation of the forward and backward passes of micro-batches: near 1 where long ones have more to do."""
+    """Correlation of the forward and backward passes of micro-batches: near 1 if long ones have more work."""
 
     def finding(self) -> Finding | None:
         """Return it as a finding; None if no worker is late."""
@@ -89,30 +88,26 @@ class WhatIf:
             return None
         cause, facts, who, share = self._cause()
         text = f"stragglers make a step {format_value(self.slowdown - 1, 'ratio')} longer: "
+        # Parts that hold each other up can explain more than all.
+        explained = "all of it" if share >= 0.995 else f"{format_share(share)} of it"
         if cause == "work":
-            text += f"micro-batches with unequal work explain {_explained(share)}"
-            text += (
-                f"; long forward passes have long backward passes (r = {self.pass_correlation:.2f})"
-                if self.pass_correlation > 0.5
-                else ""
-            )
+            text += f"micro-batches with unequal work explain {explained}"
+            if self.pass_correlation > 0.5:
+                text += f"; long forward passes have long backward passes (r = {self.pass_correlation:.2f})"
         elif cause:
-            text += f"{who} explains {_explained(share)}"
+            text += f"{who} explains {explained}"
         else:
             text += f"no worker, stage or replica explains half of it; {who} explains the most, {format_share(share)}"
+        evidence = self.facts() | facts | ({"cause": cause} if cause else {})
         return Finding(
-            "straggler",
-            text,
-            WARNING,
-            remedy("straggler", cause, who=who),
-            self.facts() | facts | ({"cause": cause} if cause else {}),
+            *("straggler", text, WARNING, remedy("straggler", cause, who=who), evidence),
             gain_ratio=1 - 1 / self.slowdown,
             confidence=0.9 if cause else 0.6,
             expected_gain=f"step {self.seconds:.3f} → {self.ideal_seconds:.3f} s if every operation takes its mean",
         )
 
     def _cause(self) -> tuple[str, dict[str, Any], str, float]:
-        """Return the smallest part that explains most of it: cause, evidence, what it is called, and its share."""
+        """Return the smallest part that explains most of it: cause, evidence, its name, and its share."""
         stage = max(self.stages, key=lambda one: self.stages[one])
         last = "last " if stage == max(self.stages) else "first " if stage == min(self.stages) else ""
         replica = max(self.replicas, key=lambda one: self.replicas[one])
@@ -148,11 +143,6 @@ class WhatIf:
         }
 
 
-def _explained(share: float) -> str:
-    """Return how much of a slowdown is explained: shares of parts that hold each other up can be more than all."""
-    return "all of it" if share >= 0.995 else f"{format_share(share)} of it"
-
-
 def what_if(operations: Operations) -> WhatIf:
     """Replay a training as it was, ideally, and with each stage, replica and suspect worker made ideal."""
     table = _Table.of(operations)
@@ -171,7 +161,7 @@ def what_if(operations: Operations) -> WhatIf:
         }
         return (now - table.replay(mixed)) / lost
 
-    stages = {one: without(one, None) for one in table.stages}
+    stages = {one: without(one, None) for one in table.order}
     replicas = {name: without(None, at) for at, name in enumerate(table.replicas)}
     workers = {(one, table.replicas[at]): without(one, at) for one, at in table.suspects(ideal)}
     uneven = (now - table.replay(table.evened())) / lost
@@ -184,16 +174,12 @@ _Key = tuple[int, str, int]
 
 @dataclass(frozen=True)
 class _Table:
-    """Durations of every operation over steps and replicas, and the order in which each stage computes."""
+    """Durations of every operation by step and replica, and the order in which each stage computes."""
 
     seconds: dict[_Key, Floats]
     order: dict[int, list[_Key]]
     replicas: list[int]
     shape: tuple[int, int]
-
-    @property
-    def stages(self) -> list[int]:
-        return sorted(self.order)
 
     @classmethod
     def of(cls, operations: Operations) -> _Table:
@@ -202,29 +188,24 @@ class _Table:
         shape = len(steps), len(replicas)
         starts: dict[_Key, Floats] = {}
         ends: dict[_Key, Floats] = {}
-        rows: dict[_Key, list[int]] = {}
-        for row in range(len(operations.step)):
-            key = int(operations.stage[row]), str(operations.kind[row]), int(operations.sequence[row])
-            rows.setdefault(key, []).append(row)
-        for key, some in rows.items():
-            starts[key], ends[key] = (np.full(shape, np.nan) for _ in range(2))
-            at = step[some], replica[some]
-            starts[key][at] = operations.start[some]
-            ends[key][at] = (operations.start + operations.seconds)[some]
+        keys = zip(operations.stage.tolist(), operations.kind.tolist(), operations.sequence.tolist(), strict=True)
+        for row, key in enumerate(keys):
+            if key not in starts:
+                starts[key], ends[key] = np.full(shape, np.nan), np.full(shape, np.nan)
+            starts[key][step[row], replica[row]] = operations.start[row]
+            ends[key][step[row], replica[row]] = operations.start[row] + operations.seconds[row]
+        begin = np.nanmin(list(starts.values()), axis=0)
+        order: dict[int, list[_Key]] = {stage: [] for stage in sorted({key[0] for key in starts})}
+        for key in sorted(starts, key=lambda key: float(np.nanmedian(starts[key] - begin))):
+            if key[1] in (FORWARD, BACKWARD):
+                order[key[0]].append(key)
         seconds = {key: _own(key, starts, ends) for key in starts}
-        order = {
-            stage: sorted(
-                (key for key in starts if key[0] == stage and key[1] in (FORWARD, BACKWARD)),
-                key=lambda key: float(np.nanmedian(starts[key] - np.nanmin(list(starts.values()), axis=0))),
-            )
-            for stage in sorted({key[0] for key in starts})
-        }
         return cls(seconds, order, [int(one) for one in replicas], shape)
 
     def means(self) -> dict[_Key, float]:
-        """Return for each operation what its kind and sequence take over steps, replicas and stages.
+        """Return the ideal duration of each operation: that of its kind and sequence over steps, replicas and stages.
 
-        The mean for what is computed; for a transfer, which a disturbed network makes long occasionally, the median.
+        It is the mean for compute, and the median for transfers, which a disturbed network sometimes makes long.
         """
         found: dict[tuple[str, int], list[Floats]] = {}
         for (_, kind, sequence), value in self.seconds.items():
@@ -236,58 +217,53 @@ class _Table:
         return {key: mean[key[1], key[2]] for key in self.seconds}
 
     def suspects(self, ideal: dict[_Key, Floats]) -> list[tuple[int, int]]:
-        """Return stage and place of the replica of the workers that compute the most beyond the mean."""
-        beyond = {stage: np.zeros(self.shape[1]) for stage in self.stages}
+        """Return stage and replica index of the workers that compute the most beyond the mean."""
+        if len(self.order) < 2 or self.shape[1] < 2:
+            return []
+        beyond = {stage: np.zeros(self.shape[1]) for stage in self.order}
         for key, value in self.seconds.items():
             if key[1] in COMPUTED:
                 beyond[key[0]] = beyond[key[0]] + np.nansum(value - ideal[key], axis=0)
-        every = [(stage, at) for stage, of_replica in beyond.items() for at in range(len(of_replica))]
-        worst = sorted(every, key=lambda one: -float(beyond[one[0]][one[1]]))
-        return worst[:MOST_WORKERS] if len(self.stages) > 1 and self.shape[1] > 1 else []
+        every = [(stage, at) for stage in beyond for at in range(self.shape[1])]
+        return sorted(every, key=lambda one: -float(beyond[one[0]][one[1]]))[:MOST_WORKERS]
 
     def evened(self) -> dict[_Key, Floats]:
         """Return durations with which every pass takes the mean of its worker over micro-batches and steps."""
         found = dict(self.seconds)
-        for stage in self.stages:
-            for kind in (FORWARD, BACKWARD):
-                keys = [key for key in self.seconds if key[:2] == (stage, kind)]
-                if keys:
-                    mean = np.nanmean(np.stack([self.seconds[key] for key in keys]), axis=(0, 1))
-                    found |= {key: np.broadcast_to(mean, self.shape) for key in keys}
+        for stage, kind in itertools.product(self.order, (FORWARD, BACKWARD)):
+            keys = [key for key in self.seconds if key[:2] == (stage, kind)]
+            if keys:
+                mean = np.nanmean(np.stack([self.seconds[key] for key in keys]), axis=(0, 1))
+                found |= {key: np.broadcast_to(mean, self.shape) for key in keys}
         return found
 
     def pass_correlation(self) -> float:
         """Return the correlation of forward and backward passes of the same micro-batch, relative to their stage."""
         pairs = []
-        for (stage, kind, sequence), value in self.seconds.items():
-            back = self.seconds.get((stage, BACKWARD, sequence))
-            if kind == FORWARD and back is not None:
-                pairs.append(np.stack([value.ravel(), back.ravel()]) / self._levels(stage)[:, None])
-        both = np.concatenate(pairs, axis=1) if pairs else np.empty((2, 0))
-        both = both[:, np.isfinite(both).all(axis=0)]
-        if both.shape[1] < 3 or not both.std(axis=1).all():
+        for stage in self.order:
+            passes = [key for key in self.seconds if key[0] == stage and key[1] in (FORWARD, BACKWARD)]
+            level = {kind: np.nanmean([self.seconds[key] for key in passes if key[1] == kind]) for _, kind, _ in passes}
+            for _, kind, sequence in passes:
+                back = stage, BACKWARD, sequence
+                if kind == FORWARD and back in self.seconds:
+                    both = self.seconds[stage, FORWARD, sequence] / level[FORWARD], self.seconds[back] / level[BACKWARD]
+                    pairs.append(np.stack([each.ravel() for each in both]))
+        table = np.concatenate(pairs, axis=1) if pairs else np.empty((2, 0))
+        table = table[:, np.isfinite(table).all(axis=0)]
+        if table.shape[1] < 3 or not table.std(axis=1).all():
             return 0.0
-        return float(np.asarray(np.corrcoef(both))[0, 1])
-
-    def _levels(self, stage: int) -> Floats:
-        """Return the mean forward and backward pass of a stage."""
-        return np.array(
-            [
-                np.nanmean(np.stack([value for key, value in self.seconds.items() if key[:2] == (stage, kind)]))
-                for kind in (FORWARD, BACKWARD)
-            ]
-        )
+        return float(np.asarray(np.corrcoef(table))[0, 1])
 
     def replay(self, seconds: dict[_Key, Floats]) -> float:
         """Return the mean duration of a step with these durations."""
         done: dict[_Key, Floats] = {}
         clock = {
-            stage: self._met(seconds.get((stage, GATHER, 0)), np.zeros(self.shape), GATHER) for stage in self.stages
+            stage: self._met(seconds.get((stage, GATHER, 0)), np.zeros(self.shape), GATHER) for stage in self.order
         }
         left = {stage: list(keys) for stage, keys in self.order.items()}
         while any(left.values()):
             moved = False
-            for stage in self.stages:
+            for stage in self.order:
                 while left[stage]:
                     ready = self._ready(left[stage][0], done, seconds)
                     if ready is None:
@@ -319,30 +295,25 @@ class _Table:
         return np.asarray(clock + np.nan_to_num(seconds))
 
     def _meet(self, kind: str, clock: dict[int, Floats], seconds: dict[_Key, Floats]) -> None:
-        """Let the stages do an operation after their passes; those that meet in it begin with the last of them."""
-        taking = [stage for stage in self.stages if (stage, kind, 0) in self.seconds]
-        if kind in OF_STAGES or kind == SHARED:
-            latest = np.max(np.stack([clock[stage] for stage in taking]), axis=0) if taking else None
-            for stage in taking:
-                clock[stage] = clock[stage] if latest is None else latest
+        """Let the stages do an operation after their passes; stages that meet in it begin with the last of them."""
+        taking = [stage for stage in self.order if (stage, kind, 0) in self.seconds]
+        if taking and kind in OF_STAGES:
+            latest = np.max([clock[stage] for stage in taking], axis=0)
+            clock.update(dict.fromkeys(taking, latest))
         for stage in taking:
             clock[stage] = self._met(seconds[stage, kind, 0], clock[stage], kind)
 
 
 def _own(key: _Key, starts: dict[_Key, Floats], ends: dict[_Key, Floats]) -> Floats:
-    """Return what an operation takes itself: of one in which several meet, from the moment when the last has come."""
+    """Return the duration of an operation itself; of a collective, from the time when the last participant has come."""
     stage, kind, sequence = key
     start, end = starts[key], ends[key]
     if kind in OF_REPLICAS:
         start = np.broadcast_to(np.nanmax(start, axis=1, keepdims=True), start.shape)
-    elif kind in OF_STAGES or kind == SHARED:
-        start = _latest([other for name, other in starts.items() if name[1:] == (kind, sequence)])
+    elif kind in OF_STAGES:
+        start = np.nanmax([other for name, other in starts.items() if name[1:] == (kind, sequence)], axis=0)
     for passes, (receive, send) in RECEIVES.items():
         if kind == receive:
             peer = starts.get((stage - 1 if passes == FORWARD else stage + 1, send, sequence))
             start = start if peer is None else np.fmax(start, peer)
     return np.asarray(np.maximum(0.0, end - start))
-
-
-def _latest(starts: Sequence[Floats]) -> Floats:
-    return np.asarray(np.nanmax(np.stack(starts), axis=0))
