@@ -137,6 +137,13 @@ def test_seeds_of_any_noise_keep_the_stated_level(deviation, first, second):
     assert wrong <= 400 * 0.05 + 2 * (400 * 0.05 * 0.95) ** 0.5
 
 
+def test_a_loss_with_a_huge_error_has_an_interval():
+    """A loss whose error is 1e100 times its value is no different, instead of an overflow."""
+    found = difference([Level(-1.0, 1e100)], [Level(2.0, 1e100)], LOSS)
+    assert found.verdict == "no difference"
+    assert found.low < -1e99 < 1e99 < found.high
+
+
 def test_single_runs_of_a_small_model_are_not_told_apart_by_one_evaluation():
     """Evaluations that jump by a tenth from one to the next tell less than 10 %; steady ones tell 3 %."""
     steady = np.geomspace(0.5, 0.1, 12)

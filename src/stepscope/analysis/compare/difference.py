@@ -152,8 +152,9 @@ def spread(
         if prior + len(group) > 1
     ]
     if len(own) == 2 and sum(own) > error**2:  # the smaller group is the noisier one: Welch
-        shares = [part**2 / (prior + len(group) - 1) for part, group in zip(own, (a, b), strict=True)]
-        return math.sqrt(noise), math.sqrt(sum(own)), sum(own) ** 2 / sum(shares)
+        total = sum(own)
+        shares = [(part / total) ** 2 / (prior + len(group) - 1) for part, group in zip(own, (a, b), strict=True)]
+        return math.sqrt(noise), math.sqrt(total), 1 / sum(shares)
     return math.sqrt(noise), error, freedom
 
 
@@ -193,9 +194,11 @@ def _prior(errors: Sequence[float], kind: QuantityKind, scale: float = 1.0) -> t
     """
     told = float(np.mean(np.square([error for error in errors if math.isfinite(error)] or [0.0])))
     guess, told = (kind.noise * scale) ** 2, kind.run_over_steps**2 * told
-    if not kind.varies or guess + told == 0:
-        return guess + told, kind.freedom
-    return guess + told, (guess + told) ** 2 / (guess**2 / kind.freedom + told**2 / TOLD_FREEDOM)
+    total = guess + told
+    if not kind.varies or total == 0:
+        return total, kind.freedom
+    # Relative to their sum, so that no square overflows.
+    return total, 1 / ((guess / total) ** 2 / kind.freedom + (told / total) ** 2 / TOLD_FREEDOM)
 
 
 def one_more_run(levels: Sequence[Level], kind: QuantityKind) -> tuple[float, float, float]:
