@@ -34,11 +34,11 @@ from stepscope.analysis.compare.quantity import (
     is_loss,
     is_score,
     kind_of,
+    unit_in,
 )
 from stepscope.analysis.compare.recording import common_steps, in_turn, together
 from stepscope.analysis.compare.schedule import EQUAL, OTHER, PARTS, UNKNOWN, Schedule, by_share, schedule_of
 from stepscope.core.numbers import format_share
-from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,18 +52,17 @@ SAMPLES = "samples"
 BATCH_TOLERANCE = 0.01
 """Ratio by which the samples of a step may differ before step times are not comparable."""
 TOGETHER = 1.25
-"""How many times farther than their steps tell runs lie apart that took place at the same time, in turns: what the
-machine does meanwhile is in the steps of all of them. 40 pairs of equal torch loops on two busy cores lie 0.25 % apart
-(standard deviation), where this and the noise of their kind allow 0.32 %."""
+"""Ratio for runs that took place at the same time: what the machine does then is in the steps of all of them. 40 pairs
+of equal torch loops on two busy cores differ by 0.25 % (standard deviation); this and the noise of their kind allow
+0.32 %."""
 FLOOR_FREEDOM = 8.0
-"""Degrees of freedom of how far the fastest steps of equal runs lie apart, as the parts of each run tell it. Of 165
-pairs of equal torch loops one after the other, on two cores with 16 programs waiting for them, 1.8 % lie farther apart
-than the interval that follows."""
+"""Degrees of freedom of the difference of the fastest steps of equal runs. Of 165 pairs of equal torch loops, one after
+the other, on two cores with 16 programs waiting for them, 1.8 % differ by more than the interval that follows."""
 CERTAIN = 0.999
-"""Confidence of the interval of all steps that must not hold the change of the fastest ones before they are set aside:
-so certain that equal runs, whose disturbances differ, hardly ever get there."""
+"""The fastest steps are set aside if their change lies outside the interval of all steps at this confidence: equal
+runs, whose disturbances differ, hardly ever get there."""
 SEVERAL = 20
-"""Curves (losses and scores) that are compared unasked, at most."""
+"""Maximum curves (losses and scores) that are compared unasked."""
 
 
 @dataclass(frozen=True)
@@ -73,28 +72,16 @@ class Compared:
     quantity: str
     unit: str
     definition: str
-    """How its value is taken out of a run."""
+    """How its value is computed from a run."""
     found: Difference
 
     def facts(self) -> dict[str, Any]:
         """Return the fields as plain values."""
         found = self.found
+        names = ("a", "b", "difference", "ratio", "confidence", "verdict", "why", "noise")
         interval = None if found.low is None else [found.low, found.high]
-        return {
-            "quantity": self.quantity,
-            "unit": self.unit,
-            "a": found.a,
-            "b": found.b,
-            "difference": found.difference,
-            "ratio": found.ratio,
-            "interval": interval,
-            "confidence": found.confidence,
-            "verdict": found.verdict,
-            "why": found.why,
-            "definition": self.definition,
-            "noise": found.noise,
-            "runs": list(found.runs),
-        }
+        facts = {"quantity": self.quantity, "unit": self.unit, "definition": self.definition, "interval": interval}
+        return facts | {name: getattr(found, name) for name in names} | {"runs": list(found.runs)}
 
 
 @dataclass(frozen=True)
@@ -137,7 +124,7 @@ def compare(
         first: A, the reference.
         second: B.
         asked: quantities to compare in addition to the usual ones.
-        gates: limits to hold the differences against; what they name is compared too.
+        gates: limits for the differences; the quantities they name are compared, too.
         confidence: of the intervals.
     """
     specs = dict.fromkeys([*usual(first, second), *asked, *(gate.spec for gate in gates)])
@@ -149,21 +136,22 @@ def compare(
 
 def compare_one(spec: Spec, first: Group, second: Group, confidence: float = CONFIDENCE) -> Compared:
     """Compare one quantity."""
-    unit = "seconds" if spec.name == MEAN_STEP else unit_of(spec.name)
-    groups = [first, second]
+    unit, groups = unit_in(spec.name), [first, second]
     levels = measure(spec, groups)
     if not levels.groups:
         return Compared(spec.text, unit, "", not_comparable(levels.text, confidence))
     found = _difference(spec, levels, groups, confidence)
-    if levels.whole and not _alike(spec, found, groups):
-        levels = measure(spec, groups, quiet=False)
-        found = _difference(spec, levels, groups, confidence)
+    if levels.whole and found.ratio is not None:
+        every = measure(spec, groups, quiet=False)
+        certain = _difference(spec, every, groups, CERTAIN) if every.groups else found
+        if certain.low is not None and certain.high is not None and not certain.low <= found.ratio <= certain.high:
+            levels, found = every, _difference(spec, every, groups, confidence)  # the fastest steps changed otherwise
     found = _undisputed(spec, found, groups, confidence)
     other = _batches(first, second) if spec.name in {STEP, MEAN_STEP} or spec.name.startswith(PHASE) else ""
     if other:
         found = Difference(NOT_COMPARABLE, other, found.a, found.b, runs=found.runs, confidence=confidence)
-    order = "; all ran at the same time" if together(_runs(groups)) else ""
-    order = order or ("; A and B took turns" if in_turn(first, second) else "")
+    order = "; A and B took turns" if in_turn(first, second) else ""
+    order = "; all ran at the same time" if together(_runs(groups)) else order
     return Compared(spec.text, unit, levels.text + order, found)
 
 
@@ -176,7 +164,7 @@ def _difference(spec: Spec, levels: Levels, groups: Sequence[Group], confidence:
 def _undisputed(spec: Spec, found: Difference, groups: Sequence[Group], confidence: float) -> Difference:
     """Return the difference at equal steps, unless it is unclear whether that is fair.
 
-    Of runs of other lengths one may be unfinished, or each may have had a schedule of its own. If equal shares of the
+    If runs have different lengths, one may be unfinished, or each may have its own schedule. If equal shares of the
     runs disagree with equal steps, neither is trusted.
     """
     if spec.seconds is not None or spec.share is not None or kind_of(spec.name) is MEMORY:
@@ -188,25 +176,13 @@ def _undisputed(spec: Spec, found: Difference, groups: Sequence[Group], confiden
     shares = _difference(spec, levels, groups, confidence) if levels.groups else found
     if shares.verdict == found.verdict:
         return found
+    by_step, by_length = ("no different" if one.verdict == SAME else one.verdict for one in (found, shares))
     why = (
         f"the runs have {schedule.text}, and it is unclear whether one is unfinished or each had a schedule of its "
-        f"own: at equal steps B is {_said(found)}, at equal shares {_said(shares)}; log learning_rate, or give the "
+        f"own: at equal steps B is {by_step}, at equal shares {by_length}; log learning_rate, or give the "
         "planned steps in the config as max_steps"
     )
     return Difference(NOT_COMPARABLE, why, found.a, found.b, runs=found.runs, confidence=confidence)
-
-
-def _said(found: Difference) -> str:
-    return "no different" if found.verdict == SAME else found.verdict
-
-
-def _alike(spec: Spec, found: Difference, groups: Sequence[Group]) -> bool:
-    """Return whether all steps may have changed like the fastest; else the fastest do not represent them."""
-    levels = measure(spec, groups, quiet=False)
-    if not levels.groups or found.ratio is None:
-        return True
-    whole = _difference(spec, levels, groups, CERTAIN)
-    return whole.low is None or whole.high is None or whole.low <= found.ratio <= whole.high
 
 
 def kind_in(spec: Spec, levels: Levels, groups: Sequence[Group]) -> QuantityKind:
@@ -231,20 +207,17 @@ def measure(spec: Spec, groups: Sequence[Group], *, quiet: bool = True, schedule
     Args:
         spec: the quantity.
         groups: the runs.
-        quiet: whether the fastest steps may stand for all, where the machine disturbed the others.
+        quiet: whether the fastest steps may represent all, if the machine disturbed the others.
         schedule: how the lengths of the runs compare; None: derived from the runs.
     """
     with np.errstate(all="ignore"):  # as above
         found = _measure(spec, groups, schedule or schedule_of(groups), quiet=quiet)
-    return found if _finite(found) else Levels((), TOO_LARGE)
-
-
-def _finite(levels: Levels) -> bool:
-    return all(math.isfinite(level.value) for group in levels.groups for level in group)
+    is_finite = all(math.isfinite(level.value) for group in found.groups for level in group)
+    return found if is_finite else Levels((), TOO_LARGE)
 
 
 def _measure(spec: Spec, groups: Sequence[Group], schedule: Schedule, *, quiet: bool) -> Levels:
-    total = _is_total(spec, groups)
+    total = spec.name == TOTAL and not any(TOTAL in run.curves for run in _runs(groups))  # no metric of that name
     name = STEP if spec.name == MEAN_STEP or total else spec.name
     missing = _missing(name, groups)
     if missing:
@@ -274,12 +247,13 @@ def _missing(name: str, groups: Sequence[Group]) -> str:
 def _along(
     spec: Spec, curves: list[list[Curve]], groups: Sequence[Group], schedule: Schedule, *, quiet: bool
 ) -> Levels:
-    """Return the curves to compare: over equal steps, or over equal shares if the runs differ in length."""
+    """Measure over equal steps, or over equal shares if the runs differ in length."""
     kind, parts = kind_of(spec.name), 0
     if spec.share is not None and spec.share > schedule.share:
         return Levels((), f"not every run came as far: {_done(schedule)}")
     if spec.share is not None or schedule.kind == OTHER:
-        curves, parts = _by_share(curves, schedule), PARTS
+        rest = iter(by_share([curve for group in curves for curve in group], schedule.lengths))
+        curves, parts = [[next(rest) for _ in group] for group in curves], PARTS
     if kind in {LOSS, SCORE} or spec.share is not None:
         part = int(spec.share * PARTS) if spec.share is not None and spec.share < 1 else None
         return at_step(curves, part, parts)
@@ -287,22 +261,10 @@ def _along(
     return flow(curves, views.get(kind), _over(kind, groups), parts)
 
 
-def _is_total(spec: Spec, groups: Sequence[Group]) -> bool:
-    """Return whether the total time was asked for and no run has a metric of that name."""
-    return spec.name == TOTAL and not any(TOTAL in run.curves for run in _runs(groups))
-
-
-def _by_share(curves: Sequence[Sequence[Curve]], schedule: Schedule) -> list[list[Curve]]:
-    """Return the curves of all groups over shares of the runs' ways."""
-    rest = iter(by_share([curve for group in curves for curve in group], schedule.lengths))
-    return [[next(rest) for _ in group] for group in curves]
-
-
 def _done(schedule: Schedule) -> str:
     """Return how far the runs came."""
-    return (
-        f"{schedule.text} planned, of which the least complete run did {format_share(min(schedule.reached, default=0))}"
-    )
+    least = format_share(min(schedule.reached, default=0))
+    return f"{schedule.text} planned, of which the least complete run did {least}"
 
 
 def _noted(levels: Levels, schedule: Schedule) -> Levels:
@@ -313,7 +275,7 @@ def _noted(levels: Levels, schedule: Schedule) -> Levels:
 
 
 def _total(curves: Sequence[Sequence[Curve]], groups: Sequence[Group], schedule: Schedule) -> Levels:
-    """Return how long each run took from its first step to its last; its error is the steps' own."""
+    """Return how long each run took from its first step to its last; its error is that of the steps."""
     if not schedule.finished:
         return Levels((), f"not every run reached its end ({_done(schedule)})")
     if schedule.kind == UNKNOWN:
@@ -322,17 +284,12 @@ def _total(curves: Sequence[Sequence[Curve]], groups: Sequence[Group], schedule:
     if not all(np.isfinite(some).all() and (some > 0).all() for some in ends):
         return Levels((), "not every run tells its time")
     steps = _measure(Spec(MEAN_STEP), groups, schedule, quiet=False)
-    doubts = [[_doubt(level) for level in group] for group in steps.groups] or [[0.0] * len(some) for some in ends]
+    errors = [[level.error / level.value if level.value > 0 else 0.0 for level in group] for group in steps.groups]
     found = [
-        tuple(Level(float(end), float(end) * doubt) for end, doubt in zip(*pair, strict=True))
-        for pair in zip(ends, doubts, strict=True)
+        tuple(Level(float(end), float(end) * error) for end, error in zip(*pair, strict=True))
+        for pair in zip(ends, errors or [[0.0] * len(some) for some in ends], strict=True)
     ]
     return Levels(tuple(found), f"from the first step to the last ({schedule.text})")
-
-
-def _doubt(level: Level) -> float:
-    """Return the error of a level as a ratio."""
-    return level.error / level.value if level.value > 0 else 0.0
 
 
 def usual(first: Group, second: Group) -> Iterator[Spec]:
@@ -346,49 +303,32 @@ def usual(first: Group, second: Group) -> Iterator[Spec]:
             yield Spec(TOTAL)
     yield from (Spec(name) for name in THROUGHPUT if name in shared)
     yield from (Spec(name) for name in sorted(shared) if name.startswith(PHASE))
-    yield from (Spec(name) for name in sorted(shared) if kind_of(name) is MEMORY and _is_peak(name))
+    peaks = (name for name in sorted(shared) if "peak" in name and not name.startswith("gpu/"))  # GPUs are joined
+    yield from (Spec(name) for name in peaks if kind_of(name) is MEMORY)
     curves = [name for name in sorted(shared) if is_loss(name) or is_score(name)][:SEVERAL]
     for name in sorted(curves, key=lambda name: (name != "loss", name)):
         yield from _usual_of_curve(name, [first.curves(name), second.curves(name)], schedule)
 
 
 def _usual_of_curve(name: str, groups: Sequence[Sequence[Curve]], schedule: Schedule) -> Iterator[Spec]:
-    """Yield where a loss or score is compared: at an equal step and time, or at an equal share of other ways.
+    """Yield where a loss or score is compared: at an equal step and time, or at an equal share if the lengths differ.
 
-    At a time at which one of two finished runs was not yet finished it looks worse than it is.
+    At a time when one of two finished runs was not yet finished, it looks worse than it is.
     """
     if schedule.kind == OTHER:
         share = math.floor(schedule.share * 100) / 100
         if share > 0:
             yield Spec(name, share=share)
         return
-    last = last_common(groups)
-    if last is not None:
-        yield Spec(name, step=last)
-    end = common_end(groups)
-    if end is not None and schedule.kind == EQUAL and not schedule.complete:  # else the total time is better
-        yield Spec(name, seconds=end)
-
-
-def _is_peak(name: str) -> bool:
-    """Return whether a metric is a peak of memory; the GPUs are already joined."""
-    return "peak" in name and not name.startswith("gpu/")
-
-
-def last_common(groups: Sequence[Sequence[Curve]]) -> int | None:
-    """Return the last step that all curves have; None if there is no common step."""
-    steps = common_steps([curve for group in groups for curve in group])
-    return int(steps[-1]) if len(steps) else None
-
-
-def common_end(groups: Sequence[Sequence[Any]]) -> float | None:
-    """Return the last time that all curves reach, to three digits, in seconds; None if a curve has no times."""
-    ends = [float(curve.elapsed[-1]) if len(curve) else math.nan for group in groups for curve in group]
-    if not ends or not all(math.isfinite(end) and end > 0 for end in ends):
-        return None
-    end = min(ends)
-    unit = 10.0 ** (math.floor(math.log10(end)) - 2)
-    return math.floor(end / unit) * unit if unit < 1 else float(math.floor(end))
+    curves = [curve for group in groups for curve in group]
+    steps = common_steps(curves)
+    if len(steps):
+        yield Spec(name, step=int(steps[-1]))
+    ends = [float(curve.elapsed[-1]) if len(curve) else math.nan for curve in curves]
+    timed = bool(ends) and all(math.isfinite(end) and end > 0 for end in ends)
+    if timed and schedule.kind == EQUAL and not schedule.complete:  # else the total time is better
+        unit = 10.0 ** (math.floor(math.log10(min(ends))) - 2)  # to three digits
+        yield Spec(name, seconds=math.floor(min(ends) / unit) * unit if unit < 1 else float(math.floor(min(ends))))
 
 
 def _batches(first: Group, second: Group) -> str:

@@ -1,8 +1,8 @@
 """The level of a quantity in each run: one number with its error, out of thousands of steps.
 
-Three ways, by kind of quantity. *Flows* (step times, phases, throughput) and *curves* (loss) are compared at equal
-steps: what all runs do at a step, such as a larger batch or a longer window by schedule, is taken out before anything
-is called noise. *Peaks* (memory) are the highest value. A curve at an equal *time* is read off from its last points.
+There are three ways, by kind of quantity. *Flows* (step times, phases, throughput) and *curves* (loss) are compared at
+equal steps: what all runs do at a step, such as a larger batch by schedule, is removed before anything counts as noise.
+*Peaks* (memory) are the highest value. A curve at an equal *time* is read from its last points.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.compare.recording import Curve, common_steps
-from stepscope.analysis.series.autocorrelation import Mean, mean_error
+from stepscope.analysis.series.autocorrelation import mean_error
+from stepscope.analysis.series.robust import detrended
 from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:
@@ -25,37 +26,35 @@ if TYPE_CHECKING:
     Curves = Sequence[Sequence[Curve]]
 
 FEWEST = 8
-"""Steps that runs must have in common, after their beginning, to compare their speed."""
+"""Minimum steps after warm-up that runs must have in common to compare their speed."""
 WARM_STEPS, WARM_SHARE = 10, 0.05
-"""Steps at the beginning that are not judged (compilation, caches, allocators): the more of both, a third at most."""
+"""Steps at the beginning that are not judged (compilation, caches, allocators): the larger of both, at most a third."""
 STRETCHES, STRETCH = 64, 8
-"""Spans that the steps are cut into at most, and steps of one at least."""
+"""Maximum number of spans that the steps are cut into, and minimum steps per span."""
 PROFILE = 16
-"""Spans by which runs of one group are held side by side."""
+"""Number of spans by which the runs of one group are compared."""
 QUIET_SHARE = 0.25
-"""Of a span, the fastest steps, which a busy machine disturbs least."""
+"""Share of the fastest steps in a span, which a busy machine disturbs least."""
 TRIMMED = 0.2
-"""Share of the spans, at each end, in which a run may be disturbed from beginning to end."""
+"""Share of the spans, at each end, in which a run may be disturbed throughout."""
 QUIET_GAIN = 1.5
-"""How many times better the quiet steps must be known before they stand for all of them. On 8 H100
-(modded-nanogpt-runs) they are known worse, 0.04 to 1.1 times; on two busy cores mostly 2 to 20 times better."""
-FLOOR_SHARE, FLOOR_LEAST = 0.01, 3
-"""Of all steps, the very fastest, and at least so many: what a step takes while nothing disturbs it. Of equal torch
-loops one after the other, on two cores with 16 programs waiting for them, they lie 2 % apart (standard deviation),
-where the quiet quarter of each span lies 9 % apart and the mean 31 %."""
-FLOOR_STEPS = 200
-"""Steps below which a run has no such floor."""
+"""The quiet steps represent all if their error is this many times smaller. On 8 H100 (modded-nanogpt-runs) it is larger
+(0.04 to 1.1 times as good); on two busy cores mostly 2 to 20 times smaller."""
+FLOOR_SHARE, FLOOR_LEAST, FLOOR_STEPS = 0.01, 3, 200
+"""Share of the very fastest steps, at least so many, of a run with at least so many steps: the duration of a step that
+nothing disturbs. For equal torch loops, one after the other, on two cores with 16 programs waiting for them, it
+deviates by 2 %, the quiet quarter of each span by 9 % and the mean by 31 %."""
 FLOOR_PARTS, FLOOR_HELD = 8, 5
-"""Parts of a run whose own fastest steps show how certain that is, and how many of them must reach the same floor:
-the others may be disturbed from beginning to end. Of 600 pairs of equal torch loops one after the other, of 0.2 to 4 s
-on two cores of a shared machine, 3.2 % lie apart by more than the interval of 95 %, which is ±1.5 to 7.5 %; by all
-eight parts it were ±3 to 24 %. A program whose steps get longer by schedule reaches another floor in each part."""
+"""Parts of a run whose own fastest steps show the error of the floor, and how many of them must reach it: the others
+may be disturbed throughout. Of 600 pairs of equal torch loops of 0.2 to 4 s, one after the other, on two shared cores,
+3.2 % differ by more than the 95 % interval, which is ±1.5 to 7.5 %; with all eight parts it would be ±3 to
+24 %. A program whose steps get longer by schedule reaches another floor in each part."""
 WINDOW_SHARE = 0.05
-"""Part of a curve's points that its value is a mean of; an evaluation's few points are taken one by one."""
+"""Share of a curve's points whose mean is its value; the few points of an evaluation are taken one by one."""
 WINDOW_LEAST, WINDOW_MOST = 12, 2000
-"""Points in that part, at least and at most; a curve of less than four times the least is read point by point."""
+"""Minimum and maximum of these points; a curve with less than four times the minimum is read point by point."""
 JITTER_POINTS, JITTER_LEAST = 6, 4
-"""Points up to a single one, at most and at least, that show how far it lies from its neighbors by chance."""
+"""Maximum and minimum points before a single one that show how far it lies from its neighbours by chance."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Level:
     error: float = 0.0
     """Standard error within the run; 0 if it has only one value."""
     points: int = 1
-    """Values that stand behind it."""
+    """Values behind it."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Levels:
     text: str
     """Its definition in a few words, or why it cannot be compared."""
     whole: bool = False
-    """Whether the errors include the distance between equal runs, not only the error within each run."""
+    """Whether the errors include the difference between equal runs, not only the error within each run."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,11 @@ class Reduction:
 
     text: str
     reduce: Callable[[Floats], Floats]
-    """Takes runs by steps, returns one value a run."""
+    """Takes a table of runs by steps, returns one value per run."""
     trimmed: float = 0.0
-    """Share of the spans, at each end, that is not believed."""
-
+    """Share of the spans, at each end, that is ignored."""
     falls: bool = False
-    """Whether a disturbed step has a lower value, as a rate."""
+    """Whether disturbed steps have lower values, as rates do."""
 
 
 def _lowest(table: Floats, share: float = QUIET_SHARE, least: int = 1) -> Floats:
@@ -108,14 +106,14 @@ QUIET = Reduction(
 QUIET_RATE = Reduction(QUIET.text, lambda table: -_lowest(-table), TRIMMED, falls=True)
 
 
-def flow(groups: Curves, quiet: Reduction | None = QUIET, over: float = 1.0, parts: int = 0) -> Levels:
-    """Return the value a step of each run.
+def flow(groups: Curves, quiet: Reduction | None, over: float, parts: int) -> Levels:
+    """Return the value per step of each run.
 
     Args:
         groups: the runs' curves.
         quiet: how to use only the quiet steps if the machine disturbed the others; None: use all steps.
-        over: ratio of the distance between equal runs to the error from their steps; the floor estimates its own.
-        parts: parts that a run has if the steps of the curves are parts of it; 0 if they are steps.
+        over: ratio of the difference between equal runs to the error from their steps; the floor estimates its own.
+        parts: number of parts of a run, if the curves go by parts; 0 if they go by steps.
     """
     curves = _flat(groups)
     steps = _judged(common_steps(curves))
@@ -136,39 +134,28 @@ def flow(groups: Curves, quiet: Reduction | None = QUIET, over: float = 1.0, par
 
 
 def _floors(table: Floats, *, falls: bool) -> list[Level]:
-    """Return the fastest steps of each run; the error is how far its least disturbed parts lie apart in theirs."""
+    """Return the fastest steps of each run; the error is the spread of those of its least disturbed parts."""
     sign = -1.0 if falls else 1.0
     value = sign * _lowest(sign * table, FLOOR_SHARE, FLOOR_LEAST)
-    parts = np.array_split(np.arange(table.shape[1]), FLOOR_PARTS)
-    floors = np.stack([_lowest(sign * table[:, part], 2 * FLOOR_SHARE, FLOOR_LEAST) for part in parts], axis=1)
+    parts = np.array_split(sign * table, FLOOR_PARTS, axis=1)
+    floors = np.stack([_lowest(part, 2 * FLOOR_SHARE, FLOOR_LEAST) for part in parts], axis=1)
     error = np.sort(floors, axis=1)[:, :FLOOR_HELD].std(axis=1, ddof=1)
     return [Level(float(one), float(own), table.shape[1]) for one, own in zip(value, error, strict=True)]
 
 
 def profiles(curves: Sequence[Curve]) -> Floats | None:
-    """Return how runs differ along their way: runs by spans, relative to what all do; None if they are too short.
-
-    Args:
-        curves: a metric of each run.
-    """
+    """Return how each run differs from the median run: a table of runs by spans; None if they are too short."""
     steps = _judged(common_steps(curves))
     if len(curves) < 2 or len(steps) < PROFILE * STRETCH:
         return None
-    table = _table(curves, steps)
-    parts = np.array_split(np.arange(len(steps)), PROFILE)
-    reduced = np.stack([table[:, part].mean(axis=1) for part in parts], axis=1)
+    parts = np.array_split(_table(curves, steps), PROFILE, axis=1)
+    reduced = np.stack([part.mean(axis=1) for part in parts], axis=1)
     middle = np.median(reduced, axis=0)
     return np.asarray(reduced / middle - 1.0) if (middle > 0).all() else None
 
 
 def at_step(groups: Curves, step: int | None = None, parts: int = 0) -> Levels:
-    """Return the value of curves at one step, or at the last that all have: the mean of the points around it.
-
-    Args:
-        groups: the runs' curves.
-        step: the step; None: the last that all have.
-        parts: as in `flow`.
-    """
+    """Return the value of curves at a step, or at the last common step (None): the mean of the points around it."""
     curves = _flat(groups)
     steps = common_steps(curves)
     if not len(steps):
@@ -196,11 +183,11 @@ def _which(steps: Integers, parts: int) -> str:
 
 
 def _jitter(groups: Curves, steps: Integers) -> list[float]:
-    """Return how far single points of each run lie from their neighbours by chance: what all runs do is none.
+    """Return how far single points of each run lie from their neighbours by chance, without what all runs do.
 
     Args:
-        groups: the runs' curves; repeats tell their noise themselves.
-        steps: those that all have, up to the one that is judged.
+        groups: the runs' curves; repeats show their noise themselves.
+        steps: common steps, up to the one that is judged.
     """
     curves, steps = _flat(groups), steps[-JITTER_POINTS:]
     if len(curves) < 2 or len(steps) < JITTER_LEAST or any(len(group) > 1 for group in groups):
@@ -213,7 +200,7 @@ def _jitter(groups: Curves, steps: Integers) -> list[float]:
 
 
 def at_time(groups: Curves, seconds: float | None = None) -> Levels:
-    """Return the value of curves at one time since the start, or at the last that all reach, in seconds."""
+    """Return the value of curves at a time since the start, or at the last that all reach, in seconds."""
     curves = _flat(groups)
     ends = [float(np.nanmax(curve.elapsed)) if np.isfinite(curve.elapsed).any() else math.nan for curve in curves]
     if not curves or any(math.isnan(end) for end in ends):
@@ -227,25 +214,22 @@ def at_time(groups: Curves, seconds: float | None = None) -> Levels:
     steps = common_steps(curves)
     passed = [curve.elapsed[np.searchsorted(curve.step, steps)] <= target for curve in curves]
     errors = _jitter(groups, steps[np.all(passed, axis=0)])
-    levels = [
-        replace(level, error=error) if level.points == 1 else level
-        for level, error in zip(found, errors, strict=True)
-        if level is not None
-    ]
+    pairs = zip(found, errors, strict=True)
+    levels = [replace(one, error=error) if one.points == 1 else one for one, error in pairs if one is not None]
     return Levels(_regroup(levels, groups), f"after {target:.6g} s")
 
 
 def peak(groups: Curves) -> Levels:
     """Return the highest value of each run."""
-    if any(not len(curve) for curve in _flat(groups)):
+    curves = _flat(groups)
+    if any(not len(curve) for curve in curves):
         return Levels((), "a run has no finite value")
-    return Levels(
-        tuple(tuple(Level(float(curve.value.max()), 0.0, len(curve)) for curve in group) for group in groups), "highest"
-    )
+    levels = [Level(float(curve.value.max()), 0.0, len(curve)) for curve in curves]
+    return Levels(_regroup(levels, groups), "highest")
 
 
 def _judged(steps: Integers) -> Integers:
-    """Return the steps without those at the beginning."""
+    """Return the steps without warm-up."""
     return steps[min(len(steps) // 3, max(WARM_STEPS, int(WARM_SHARE * len(steps)))) :]
 
 
@@ -259,54 +243,49 @@ def _regroup(levels: Sequence[Level], groups: Curves) -> tuple[tuple[Level, ...]
 
 
 def _table(curves: Sequence[Curve], steps: Integers) -> Floats:
-    """Return runs by steps."""
+    """Return the values as a table of runs by steps."""
     return np.stack([curve.value[np.searchsorted(curve.step, steps)] for curve in curves])
 
 
 def _aligned(table: Floats, view: Reduction) -> list[Level]:
-    """Return each run's level over common steps; its error is of what it does otherwise than the runs together.
+    """Return each run's level over common steps; its error comes from the differences to the median run.
 
-    A program that is slower by a share is so by more where steps are long by schedule, and one that does something more
-    in every step is not: the error is of that way in which the runs lie apart most evenly.
+    If steps get longer by schedule, the extra time of a slower program may grow with them or stay constant: the error
+    is that of the more even of both differences, relative or absolute.
     """
     steps = table.shape[1]
     count = min(STRETCHES, max(1, steps // STRETCH))
-    parts = np.array_split(np.arange(steps), count) if count >= FEWEST else np.arange(steps)[:, None]
-    reduced = np.stack([view.reduce(table[:, part]) for part in parts], axis=1)
+    parts = np.array_split(table, count if count >= FEWEST else steps, axis=1)
+    reduced = np.stack([view.reduce(part) for part in parts], axis=1)
     together = np.median(reduced, axis=0)
     apart = reduced - together
     middle = float(together.mean())
-    found = _levels(apart, middle, len(table), steps, view.trimmed)
+    shrunk = math.sqrt(len(table) / max(1, len(table) - 1))  # subtracting the median removed a part of the noise
+
+    def levels(differences: Floats) -> list[Level]:
+        means = [_trimmed_mean(row, view.trimmed) for row in differences]
+        return [Level(middle + value, error * shrunk, steps) for value, error in means]
+
+    found = levels(apart)
     if (together > 0).all():
-        shares = _levels(apart / together * middle, middle, len(table), steps, view.trimmed)
+        shares = levels(apart / together * middle)
         if _doubt(shares) < _doubt(found):
             found = [Level(one.value, other.error, one.points) for one, other in zip(found, shares, strict=True)]
     return found
 
 
-def _levels(apart: Floats, middle: float, runs: int, steps: int, trimmed: float) -> list[Level]:
-    """Return the level of each run from how far it lies from the middle in each span."""
-    shrunk = math.sqrt(runs / max(1, runs - 1))  # what all do has taken its part of the noise
-    found = []
-    for row in apart:
-        mean = trimmed_mean(row, trimmed) if len(row) > 1 else Mean(float(row[0]), 0.0, 1.0, 1)
-        found.append(Level(middle + mean.value, mean.error * shrunk, steps))
-    return found
-
-
-def trimmed_mean(values: Floats, share: float) -> Mean:
-    """Return the mean without a share of the lowest and of the highest values, and its error (Tukey and McLaughlin)."""
+def _trimmed_mean(values: Floats, share: float) -> tuple[float, float]:
+    """Return the mean without a share of the lowest and highest values, and its error (Tukey and McLaughlin)."""
+    if len(values) == 1:
+        return float(values[0]), 0.0
     out = int(share * len(values))
-    if not out:
-        return mean_error(values)
-    ordered = np.sort(values)
-    kept = ordered[out : len(values) - out]
-    held = mean_error(np.clip(values, kept[0], kept[-1]))
-    return Mean(float(kept.mean()), held.error / (1 - 2 * out / len(values)), held.effective, len(values))
+    kept = np.sort(values)[out : len(values) - out] if out else values
+    clipped = mean_error(np.clip(values, kept[0], kept[-1]) if out else values)
+    return float(kept.mean()) if out else clipped.value, clipped.error / (1 - 2 * out / len(values))
 
 
 def _doubt(levels: Sequence[Level]) -> float:
-    """Return how badly levels are known, as a ratio: the median over the runs."""
+    """Return the median relative error of some levels."""
     return float(np.median([level.error / abs(level.value) if level.value else math.inf for level in levels]))
 
 
@@ -315,12 +294,12 @@ def _spacing(steps: Integers) -> float:
 
 
 def _window(points: int) -> int:
-    """Return how many points make a value, out of so many up to it."""
+    """Return how many of these points make a value."""
     return 1 if points < 4 * WINDOW_LEAST else min(WINDOW_MOST, max(WINDOW_LEAST, int(WINDOW_SHARE * points)))
 
 
 def _before(curve: Curve, seconds: float) -> Level | None:
-    """Return the mean of the last points up to a time, of few points what lies between two; None without any."""
+    """Return the mean of the last points up to a time; of few points the interpolated value; None without any."""
     reached = np.flatnonzero(curve.elapsed <= seconds * (1 + 1e-9))
     if not len(reached):
         return None
@@ -329,10 +308,4 @@ def _before(curve: Curve, seconds: float) -> Level | None:
         known = np.isfinite(curve.elapsed)
         return Level(float(np.interp(seconds, curve.elapsed[known], curve.value[known])))
     value = curve.value[reached[-size:]]
-    return Level(float(value.mean()), mean_error(_straightened(value)).error, len(value))
-
-
-def _straightened(value: Floats) -> Floats:
-    """Return values without their straight trend."""
-    place = np.arange(len(value)) - (len(value) - 1) / 2
-    return np.asarray(value - place * (float(np.dot(place, value)) / float(np.dot(place, place))))
+    return Level(float(value.mean()), mean_error(detrended(value)).error, len(value))

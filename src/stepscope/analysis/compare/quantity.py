@@ -1,4 +1,4 @@
-"""What kind of thing a compared quantity is: which way is better, and how far equal runs lie apart by nature."""
+"""The kinds of compared quantities: which direction is better, and how much equal runs differ by nature."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEAN_STEP = "step_seconds/mean"
 """The plain mean of the step times, rare long steps included; `step_seconds` is the typical step."""
 
 TOTAL = "total_seconds"
-"""The time from a run's first step to its last; of finished runs."""
+"""The time from a run's first step to its last; for finished runs."""
 
 
 @dataclass(frozen=True)
@@ -22,29 +22,29 @@ class QuantityKind:
 
     name: str
     lower_is_better: bool | None
-    """None where it is unknown."""
+    """None if unknown."""
     better: str
     worse: str
     """The verdicts."""
     noise: float
-    """Standard deviation of the values of equal runs, as a ratio, where nothing better is known."""
+    """Relative standard deviation of the values of equal runs, if nothing better is known."""
     run_over_steps: float
-    """Ratio of the distance between equal runs to the error estimated from their steps."""
+    """Ratio of the difference between equal runs to the error estimated from their steps."""
     freedom: float = 4.0
-    """Degrees of freedom of these two: as many runs more they are worth as evidence."""
+    """Degrees of freedom of these two: as evidence they are worth this many more runs."""
     varies: bool = False
-    """Whether the noise differs from program to program, so that repeats that lie farther apart are believed alone."""
+    """Whether the noise depends on the program, so that repeats with a larger spread override it."""
 
 
 TIME = QuantityKind("time", True, "faster", "slower", 0.0015, 2.5)  # noqa: FBT003 - a table
 RATE = QuantityKind("rate", False, "faster", "slower", 0.0015, 2.5)  # noqa: FBT003
-"""Six programs of modded-nanogpt-runs, 34 runs on 8 H100: deviations of 0.03 to 0.2 %, 2 to 3 times what their steps
-tell; torch loops on two busy cores: 2.0 to 2.8 times."""
+"""Six programs of modded-nanogpt-runs, 34 runs on 8 H100, deviate by 0.03 to 0.2 %, which is 2 to 3 times what their
+steps predict; torch loops on two busy cores by 2.0 to 2.8 times."""
 MEMORY = QuantityKind("memory", True, "better", "worse", 0.0075, 1.0)  # noqa: FBT003
-"""The same runs: the peak of equal programs deviates by 0.05 to 1.25 %, in steps that the allocator makes."""
+"""In the same runs the peak of equal programs deviates by 0.05 to 1.25 %, in the allocator's steps."""
 LOSS = QuantityKind("loss", True, "better", "worse", 0.002, 1.5, 2.0, varies=True)  # noqa: FBT003
 SCORE = QuantityKind("score", False, "better", "worse", 0.004, 1.5, 2.0, varies=True)  # noqa: FBT003
-"""What another seed does to a loss is a matter of the program: the last evaluation loss of the same runs deviates by
+"""The effect of another seed on a loss depends on the program: the last evaluation loss of the same runs deviates by
 0.02 to 0.05 %, that of MLPerf's llama31_8b by 0.15 %, that of a small model by several percent."""
 OTHER = QuantityKind("other", None, "lower", "higher", 0.002, 2.5, 2.0, varies=True)
 
@@ -56,7 +56,7 @@ _SCORE = re.compile(
 
 def kind_of(name: str) -> QuantityKind:
     """Return the kind of a quantity by its name and unit."""
-    unit = unit_of(name) if name != MEAN_STEP else "seconds"
+    unit = unit_in(name)
     if unit.endswith("/second"):
         return RATE
     if unit in {"seconds", "milliseconds"}:
@@ -64,6 +64,11 @@ def kind_of(name: str) -> QuantityKind:
     if unit in {"bytes", "MiB", "GiB"}:
         return MEMORY
     return LOSS if is_loss(name) else SCORE if is_score(name) else OTHER
+
+
+def unit_in(name: str) -> str:
+    """Return the unit of a quantity."""
+    return "seconds" if name == MEAN_STEP else unit_of(name)
 
 
 def is_loss(name: str) -> bool:
@@ -87,7 +92,7 @@ class Spec:
     step: int | None = None
     seconds: float | None = None
     share: float | None = None
-    """Of each run's own way; 1 is its end."""
+    """Share of each run's length; 1 is its end."""
 
     @classmethod
     def parse(cls, text: str) -> Spec:
