@@ -1,4 +1,4 @@
-"""What an analysis has found, in the one form that page, terminal, reports, alerts and command line show."""
+"""The result of an analysis, in the one form that page, terminal, reports, alerts and command line show."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 INFO, WARNING, CRITICAL = "info", "warning", "critical"
 
 
-class Facts:
-    """A dataclass whose fields are its facts."""
+class WithFacts:
+    """Base of dataclasses that return their fields as plain values."""
 
     def facts(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -17,8 +17,8 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Finding(Facts):
-    """One finding: what, how bad, the evidence, what to do about it, and what that would bring."""
+class Finding(WithFacts):
+    """One problem or fact: kind, severity, evidence, remedy and expected gain."""
 
     kind: str
     """A short, stable name: `spike`, `change_point`, `leak`, `input_bound`."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.analysis.series.anomalies import anomalies, z_scores
 from stepscope.analysis.series.change_points import Changes, change_points
-from stepscope.analysis.series.patterns import Pattern, pattern
+from stepscope.analysis.series.patterns import Pattern, figures, pattern
 from stepscope.analysis.series.spikes import Spikes, spikes
 from stepscope.analysis.series.trend import SIGNIFICANT, UNKNOWN, Trend, trend, windowed
 from stepscope.core.gpu_memory import total_in_use
@@ -27,8 +27,8 @@ Z_SCORE, ROBUST = "z_score", "robust"
 class PerformanceAnalyzer:
     """Trends, resource use and anomalies of a history: rows with `loss`, `timestamp`, `cpu_percent`, `gpu_memory`.
 
-    What a row lacks, or holds as something else than a number, counts as absent. `gpu_memory` may be a number or any
-    shape by GPU, which is summed; `timestamp` seconds, a datetime or its ISO form. Rows without any are numbered.
+    Missing values, and values that are not numbers, count as absent. `gpu_memory` may be a number or any form by GPU,
+    which is summed; `timestamp` may be seconds, a datetime or its ISO form. If no row has one, rows are numbered.
     """
 
     def __init__(self, metrics_history: Iterable[Mapping[str, Any]]) -> None:
@@ -41,16 +41,10 @@ class PerformanceAnalyzer:
         The numbers are scipy's linregress. Without two points at different times they are None and `trend` is unknown.
         """
         line = self.loss_trend()
-        known = line.slope is not None and line.p_value is not None
-        way = UNKNOWN if line.slope is None else "decreasing" if line.slope < 0 else "increasing"
-        sure = known and line.p_value < SIGNIFICANT  # type: ignore[operator]
-        return {
-            "slope": line.slope,
-            "r_squared": line.r_squared,
-            "p_value": line.p_value,
-            "trend": way,
-            "significance": "significant" if sure else "not_significant",
-        }
+        direction = UNKNOWN if line.slope is None else "decreasing" if line.slope < 0 else "increasing"
+        sure = line.p_value is not None and line.p_value < SIGNIFICANT
+        fit = {"slope": line.slope, "r_squared": line.r_squared, "p_value": line.p_value}
+        return fit | {"trend": direction, "significance": "significant" if sure else "not_significant"}
 
     def analyze_resource_usage(self) -> dict[str, dict[str, float | None]]:
         """Return `mean`, `std`, `max` and `min` of `cpu_percent` and `gpu_memory`; None without any value."""
@@ -60,8 +54,8 @@ class PerformanceAnalyzer:
         """Return `index`, `timestamp`, `loss` and `z_score` of each row whose loss stands out.
 
         Args:
-            method: `z_score` (beyond 2 standard deviations, so the start of training in a falling
-                loss), or `robust`, which judges by the past and never flags the start.
+            method: `z_score` (beyond 2 standard deviations, so it flags the start of a falling loss), or
+                `robust`, which compares with the past and never flags the start.
             threshold: of |z| (2), or of the robust score (1).
         """
         losses = self._column("loss")
@@ -73,18 +67,14 @@ class PerformanceAnalyzer:
             rows = [int(at) for at in np.flatnonzero(np.abs(np.nan_to_num(scores)) > limit)]
         else:
             raise ValueError(f"cannot detect anomalies by {method!r}: no such method; choose {Z_SCORE} or {ROBUST}")
+        times = [self.metrics_history[at].get("timestamp") for at in rows]
         return [
-            {
-                "index": at,
-                "timestamp": self.metrics_history[at].get("timestamp"),
-                "loss": float(losses[at]),
-                "z_score": float(scores[at]),
-            }
-            for at in rows
+            {"index": at, "timestamp": time, "loss": float(losses[at]), "z_score": float(scores[at])}
+            for at, time in zip(rows, times, strict=True)
         ]
 
     def loss_trend(self) -> Trend:
-        """Return the whole trend of the loss, with the robust slope."""
+        """Return the full trend of the loss, with the robust slope."""
         return trend(self._times(), self._column("loss"))
 
     def loss_windows(self, count: int = 20) -> list[Trend]:
@@ -92,7 +82,7 @@ class PerformanceAnalyzer:
         return windowed(self._times(), self._column("loss"), count)
 
     def loss_spikes(self) -> Spikes:
-        """Return where the loss rose at once."""
+        """Return where the loss suddenly rose."""
         return spikes(self._column("loss"))
 
     def loss_changes(self) -> Changes:
@@ -115,7 +105,7 @@ class PerformanceAnalyzer:
         return np.array([np.nan if each is None else each for each in taken], dtype=np.float64)
 
     def _times(self) -> Floats:
-        """Return the time of each row in seconds; the rows' numbers if none has one."""
+        """Return the time of each row in seconds; the row numbers if no row has a time."""
         times = np.array([_seconds(row.get("timestamp")) for row in self.metrics_history], dtype=np.float64)
         return times if np.isfinite(times).any() else np.arange(len(times), dtype=np.float64)
 
@@ -140,10 +130,5 @@ def _seconds(value: Any) -> float:
 
 def _stats(values: Floats) -> dict[str, float | None]:
     """Return mean, standard deviation (of the population), maximum and minimum of the finite values."""
-    kept = values[np.isfinite(values)]
-    if not len(kept):
-        return dict.fromkeys(("mean", "std", "max", "min"))
-    scale = float(np.abs(kept).max()) or 1.0
-    small = kept / scale
-    figures = {"mean": small.mean(), "std": small.std(), "max": small.max(), "min": small.min()}
-    return {name: float(each) * scale for name, each in figures.items()}
+    found = figures(values[np.isfinite(values)])
+    return {name: found.get(name) for name in ("mean", "std", "max", "min")}

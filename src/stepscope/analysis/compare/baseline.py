@@ -1,8 +1,7 @@
 """A baseline: the normal figures of one program, saved in a small file to compare later runs with.
 
-It holds the curves of its runs, thinned where they are long, and their hardware and settings; so a comparison
-with a baseline is the comparison with its runs. The normal range of a quantity is where the next run lies with 95 %
-confidence if nothing has changed.
+It holds the curves of its runs, shortened if they are long, and their hardware and settings; so comparing with a
+baseline is comparing with its runs. The next run lies in the normal range with 95 % confidence if nothing has changed.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ import numpy as np
 
 from stepscope.analysis.compare.comparison import kind_in, measure, usual
 from stepscope.analysis.compare.difference import CONFIDENCE, one_more_run, t_quantile
-from stepscope.analysis.compare.quantity import MEAN_STEP, kind_of
+from stepscope.analysis.compare.quantity import kind_of, unit_in
 from stepscope.analysis.compare.recording import Curve, Group, Recording
-from stepscope.analysis.finding import Facts
-from stepscope.core.vocabulary import unit_of
+from stepscope.analysis.finding import WithFacts
 
 if TYPE_CHECKING:
     from stepscope.analysis.compare.level import Level
@@ -31,11 +29,11 @@ MOST_STEPS = 4096
 """Last steps of a curve to keep; earlier steps say less about the speed of a program."""
 MOST_CURVES = 64
 MOST_REACH = 100.0
-"""Times the value that a range of ratios may reach; beyond, it is one of differences."""
+"""Half-width of a range, in values, up to which it is a range of ratios; a wider one is a range of differences."""
 
 
 @dataclass(frozen=True)
-class Range(Facts):
+class Range(WithFacts):
     """Where the next run lies if nothing has changed."""
 
     quantity: str
@@ -53,14 +51,14 @@ def ranges(group: Group, confidence: float = CONFIDENCE) -> list[Range]:
     for spec in usual(group, group):
         levels = measure(spec, [group])
         if levels.groups:
-            unit = "seconds" if spec.name == MEAN_STEP else unit_of(spec.name)
-            low, value, high = normal(levels.groups[0], kind_in(spec, levels, [group]), confidence)
+            low, value, high = _normal(levels.groups[0], kind_in(spec, levels, [group]), confidence)
             if math.isfinite(low) and math.isfinite(high):
-                found.append(Range(spec.text, unit, value, low, high, len(group.runs), levels.text))
+                runs = len(group.runs)
+                found.append(Range(spec.text, unit_in(spec.name), value, low, high, runs, levels.text))
     return found
 
 
-def normal(levels: tuple[Level, ...], kind: QuantityKind, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+def _normal(levels: tuple[Level, ...], kind: QuantityKind, confidence: float) -> tuple[float, float, float]:
     """Return where one more run lies: low, middle, high."""
     with np.errstate(all="ignore"):
         value, deviation, freedom = one_more_run(levels, kind)
@@ -71,12 +69,7 @@ def normal(levels: tuple[Level, ...], kind: QuantityKind, confidence: float = CO
 
 
 def to_facts(group: Group, made: str = "") -> dict[str, Any]:
-    """Return a baseline of some runs as plain values.
-
-    Args:
-        group: the runs.
-        made: when, in ISO 8601.
-    """
+    """Return a baseline of some runs as plain values; `made` is the time in ISO 8601."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -87,44 +80,32 @@ def to_facts(group: Group, made: str = "") -> dict[str, Any]:
     }
 
 
-def is_baseline(facts: Any) -> bool:
-    """Return whether plain values have the format of a baseline."""
-    return isinstance(facts, dict) and facts.get("format") == FORMAT
-
-
 def from_facts(facts: Any) -> Group:
     """Return the runs of a baseline.
 
     Raises:
         ValueError: it is not a baseline, or has a newer version.
     """
-    if not is_baseline(facts):
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise ValueError("it is no baseline")
     version = facts.get("version")
     if not isinstance(version, int) or version > VERSION:
         raise ValueError(f"it has version {version}, newer than ours")
     try:
-        runs = tuple(_recording(run) for run in facts["runs"][:MOST_RUNS])
-        return Group(str(facts["name"]), runs)
+        return Group(str(facts["name"]), tuple(_recording(run) for run in facts["runs"][:MOST_RUNS]))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"it is damaged ({error!r})") from error
 
 
 def _run(run: Recording) -> dict[str, Any]:
-    kept = dict(sorted(run.curves.items(), key=lambda item: (kind_of(item[0]).name == "other", item[0]))[:MOST_CURVES])
-    return {
-        "label": run.label,
-        "span": run.span,
-        "planned": run.planned,
-        "facts": run.facts,
-        "curves": {name: _curve(curve) for name, curve in kept.items()},
-    }
+    names = sorted(run.curves, key=lambda name: (kind_of(name).name == "other", name))[:MOST_CURVES]
+    curves = {name: _curve(run.curves[name]) for name in names}
+    return {"label": run.label, "span": run.span, "planned": run.planned, "facts": run.facts, "curves": curves}
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
-    peak = int(np.argmax(curve.value)) if len(curve) else 0
-    kept = np.union1d(np.arange(max(0, len(curve) - MOST_STEPS), len(curve)), [peak] if len(curve) else [])
-    kept = kept.astype(np.int64)
+    peak = [int(np.argmax(curve.value))] if len(curve) else []
+    kept = np.union1d(np.arange(max(0, len(curve) - MOST_STEPS), len(curve)), peak).astype(np.int64)
     elapsed = [None if math.isnan(value) else round(value, 9) for value in curve.elapsed[kept].tolist()]
     return {"step": curve.step[kept].tolist(), "elapsed": elapsed, "value": curve.value[kept].tolist()}
 
@@ -138,8 +119,7 @@ def _recording(facts: dict[str, Any]) -> Recording:
         if not len(step) == len(elapsed) == len(value) or not np.isfinite(value).all() or (np.diff(step) <= 0).any():
             raise ValueError(f"it is damaged: {name!r} is no curve")
         curves[str(name)] = Curve(step, elapsed, value)
-    span = facts.get("span")
+    span, planned = facts.get("span"), facts.get("planned")
     known = (float(span[0]), float(span[1])) if span is not None else None
-    planned = facts.get("planned")
     steps = int(planned) if isinstance(planned, (int, float)) else None
     return Recording(str(facts["label"]), curves, dict(facts["facts"]), known, steps)

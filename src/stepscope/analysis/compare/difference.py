@@ -1,10 +1,10 @@
 """Is one group of runs different from another? A ratio, its interval, and a verdict that accounts for noise.
 
-The unit of evidence is the run, not the step: equal runs lie apart by more than their steps tell. With repeats that
-distance is measured; where there are few, it is held near what is known beforehand, which counts as a few runs (the
-moderated t of empirical Bayes): the kind's own noise, and a multiple of the error that the steps tell. So one run
-against one gives an interval too, a wide one, and ten against ten rely on nothing but themselves. Runs that took turns,
-A B A B, are compared in pairs: what the machine did meanwhile, slow hours and fast ones, is in both of a pair.
+The unit of evidence is the run, not the step: equal runs differ by more than their steps predict. Repeats measure that
+difference. With few repeats it is combined with prior knowledge that counts as a few runs (the moderated t of empirical
+Bayes): the noise of the kind, and a multiple of the error within the steps. So one run against one gives an interval,
+too, a wide one, and ten against ten rely mostly on themselves. Runs that took turns, A B A B, are compared in pairs, so
+that slow and fast hours of the machine affect both runs of a pair.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 CONFIDENCE = 0.95
-"""Share of intervals that hold the true difference; equal groups are called different in the rest."""
+"""Share of intervals that contain the true difference; in the rest, equal groups are called different."""
 SAME = "no difference"
 NOT_COMPARABLE = "not comparable"
 TOO_LARGE = "its values are too large to be compared"
@@ -40,7 +40,7 @@ BIG = 700.0
 
 @dataclass(frozen=True)
 class Difference:
-    """How B differs from A in one quantity. Ratios are B / A - 1; None where they do not exist."""
+    """How B differs from A in one quantity. Ratios are B / A - 1; None if undefined."""
 
     verdict: str
     """faster, slower, better, worse, lower, higher, no difference or not comparable."""
@@ -80,41 +80,36 @@ def difference(
     Args:
         first: the level of each run of A.
         second: the level of each run of B.
-        kind: which way is better, and the noise that is known beforehand.
+        kind: which direction is better, and the prior noise.
         confidence: of the interval.
-        pairs: places of the runs of A and B that followed each other, where all took turns.
+        pairs: indices of the runs of A and B that followed each other, if all took turns.
     """
     values = [np.array([level.value for level in group]) for group in (first, second)]
-    why = _obstacle(values)
-    if why:
-        return not_comparable(why, confidence)
+    if not all(len(group) and np.isfinite(group).all() for group in values):
+        return not_comparable("a run has no finite value", confidence)
+    if float(values[0].mean()) == 0.0:
+        both = not any(group.any() for group in values)
+        return not_comparable("both are zero" if both else "A is zero, so there is no ratio", confidence)
     scale = _Scale.of(values)
     a, b = (scale.inside(group) for group in values)
     errors = [scale.error(level) for level in (*first, *second)]
-    noise, error, freedom = spread(a, b, errors, kind) if not pairs else paired(a, b, errors, kind, pairs)
+    noise, error, freedom = _paired(a, b, errors, kind, pairs) if pairs else _unpaired(a, b, errors, kind)
     reach = t_quantile(confidence, freedom) * error
     gap = float(b.mean() - a.mean())
     ratio, low, high = (scale.ratio(gap + part) for part in (0.0, -reach, reach))
     means = [scale.outside(float(group.mean())) for group in (a, b)]
     if not all(map(math.isfinite, (ratio, low, high, *means))):
         return not_comparable(TOO_LARGE, confidence)
-    verdict, runs = verdict_of(low, high, kind), (len(a), len(b))
+    verdict, runs = SAME, (len(a), len(b))
+    if not low <= 0.0 <= high:
+        verdict = kind.better if (high < 0) == (kind.lower_is_better is not False) else kind.worse
     why = _why(verdict, runs, noise, reach)
     return Difference(verdict, why, means[0], means[1], ratio, low, high, noise, runs, confidence)
 
 
-def _obstacle(values: Sequence[Floats]) -> str:
-    """Return why groups cannot be compared; empty if they can."""
-    if not all(len(group) and np.isfinite(group).all() for group in values):
-        return "a run has no finite value"
-    if float(values[0].mean()) == 0.0:
-        return "A is zero, so there is no ratio" if any(group.any() for group in values) else "both are zero"
-    return ""
-
-
 @dataclass(frozen=True)
 class _Scale:
-    """Where differences are ratios: logarithms of the values; if some are not positive, shares of the mean of A."""
+    """The scale on which differences are ratios: logarithms, or shares of the mean of A if values may be negative."""
 
     unit: float | None
     """The size of A; None for logarithms."""
@@ -136,12 +131,7 @@ class _Scale:
         return level.error / (level.value if self.unit is None else self.unit)
 
 
-def spread(
-    a: Floats,
-    b: Floats,
-    errors: Sequence[float],
-    kind: QuantityKind,
-) -> tuple[float, float, float]:
+def _unpaired(a: Floats, b: Floats, errors: Sequence[float], kind: QuantityKind) -> tuple[float, float, float]:
     """Return the deviation of equal runs, the standard error of the difference of means, and its degrees of freedom."""
     sums = [float(np.sum((group - group.mean()) ** 2)) for group in (a, b)]
     noise, freedom, prior = _pooled(_prior(errors, kind), kind, sum(sums), len(a) + len(b) - 2)
@@ -159,14 +149,14 @@ def spread(
 
 
 def _pooled(known: tuple[float, float], kind: QuantityKind, squares: float, repeats: int) -> tuple[float, float, float]:
-    """Return the variance of equal runs, its degrees of freedom, and how many of these are known beforehand.
+    """Return the variance of equal runs, its degrees of freedom, and how many of these are prior knowledge.
 
-    Where the noise is a matter of the program, repeats that lie farther apart than it is known are believed alone.
+    If the noise depends on the program, repeats with a larger spread than the prior override it.
 
     Args:
-        known: the variance as it is known beforehand, and its degrees of freedom.
+        known: the prior variance, and its degrees of freedom.
         kind: of the quantity.
-        squares: sum of squares of the repeats around the mean of their group.
+        squares: sum of squared distances of the repeats from the mean of their group.
         repeats: degrees of freedom of these.
     """
     variance, before = known
@@ -176,10 +166,10 @@ def _pooled(known: tuple[float, float], kind: QuantityKind, squares: float, repe
     return (before * variance + squares) / freedom, freedom, before
 
 
-def paired(
+def _paired(
     a: Floats, b: Floats, errors: Sequence[float], kind: QuantityKind, pairs: Sequence[tuple[int, int]]
 ) -> tuple[float, float, float]:
-    """Return the same as `spread` of runs that took turns, from how far the pairs lie apart in their difference."""
+    """Return the same as `_unpaired` for runs that took turns, from the spread of the differences of the pairs."""
     gaps = np.array([b[there] - a[here] for here, there in pairs])
     # The difference of a pair has the noise of two runs.
     squares = float(np.sum((gaps - gaps.mean()) ** 2)) / 2
@@ -214,7 +204,7 @@ def one_more_run(levels: Sequence[Level], kind: QuantityKind) -> tuple[float, fl
 
 @functools.lru_cache(maxsize=256)
 def t_quantile(confidence: float, freedom: float) -> float:
-    """Return how many standard errors an interval of Student's t reaches to each side."""
+    """Return how many standard errors an interval of Student's t extends to each side."""
     low, high = 0.0, 1.0
     while two_sided(high, freedom) > 1 - confidence and high < 1e6:
         high *= 2
@@ -224,20 +214,10 @@ def t_quantile(confidence: float, freedom: float) -> float:
     return high
 
 
-def verdict_of(low: float, high: float, kind: QuantityKind) -> str:
-    """Return the verdict of an interval."""
-    if low <= 0.0 <= high:
-        return SAME
-    falls = high < 0
-    return kind.better if falls == (kind.lower_is_better is not False) else kind.worse
-
-
 def runs_needed(found: Difference, ratio: float) -> int | None:
-    """Return how many runs of each group would show a difference of this size in nine of ten cases; None if unknown.
+    """Return how many runs of each group would show a difference of this ratio in nine of ten cases; None if unknown.
 
-    Args:
-        found: a comparison, whose noise is taken for that of every run.
-        ratio: the size, such as 0.03.
+    The noise of every run is assumed to be that of the comparison.
     """
     if not found.noise or not ratio > 0:
         return None
@@ -246,10 +226,10 @@ def runs_needed(found: Difference, ratio: float) -> int | None:
 
 
 def _why(verdict: str, runs: tuple[int, int], noise: float, reach: float) -> str:
-    counted = f"{runs[0]} {'run' if runs[0] == 1 else 'runs'} against {runs[1]}"
-    known = f"equal runs differ by {format_change(noise, signed=False)} (standard deviation)"
+    counted, deviation = f"{runs[0]} {'run' if runs[0] == 1 else 'runs'}", format_change(noise, signed=False)
+    known = f"equal runs differ by {deviation} (standard deviation)"
     if sum(runs) == 2:
-        known = f"equal runs are taken to differ by {format_change(noise, signed=False)}, as nothing is repeated"
+        known = f"equal runs are taken to differ by {deviation}, as nothing is repeated"
     if verdict == SAME:
-        return f"{counted}; {known}, so a change below {format_change(reach, signed=False)} cannot be detected"
-    return f"{counted}; {known}"
+        known += f", so a change below {format_change(reach, signed=False)} cannot be detected"
+    return f"{counted} against {runs[1]}; {known}"

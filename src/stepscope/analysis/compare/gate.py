@@ -1,10 +1,10 @@
 """Gates: how much worse a quantity may get before a change is stopped. Targets: values that a run should reach.
 
 A gate `step_seconds +3%` fails if the runs are slower for certain *and* a rise of 3 % cannot be ruled out: the interval
-lies above 0 and reaches 3 %. So equal runs fail as often as half of what the interval leaves (2.5 % at 95 %), a rise
-of 3 % or more is let through no more often once the runs are long or many enough, and a rise that is certain but
-certainly below 3 % passes. Where the interval holds both 0 and 3 % the runs cannot tell: the gate passes *undecided*,
-says so, and how many runs would tell; `strict` lets it fail.
+lies above 0 and reaches 3 %. So equal runs fail in 2.5 % of cases with 95 % intervals, and once the runs are long or
+many enough, a rise of 3 % or more passes no more often. A rise that is certain, but certainly below 3 %, passes. If the
+interval contains both 0 and 3 %, the gate passes *undecided* and says how many runs would decide; `strict` lets it
+fail.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stepscope.analysis.compare.difference import (
     t_quantile,
 )
 from stepscope.analysis.compare.quantity import RATE, TIME, Spec, kind_of
-from stepscope.analysis.finding import Facts
+from stepscope.analysis.finding import WithFacts
 from stepscope.core.numbers import format_change
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.compare.level import Level
 
 MOST_REPEATS = 100
-"""Maximum runs of each to recommend; more would not be practical advice."""
+"""Maximum runs of each to recommend."""
 PASSED, FAILED, UNDECIDED, NOT_JUDGED = "passed", "failed", "undecided", "not judged"
 _GATE = re.compile(r"\s*(?P<spec>\S+)\s+(?P<sign>[+-]?)(?P<limit>\d{1,6}(?:\.\d{1,9})?)\s*%\s*", re.ASCII)
 
@@ -67,7 +67,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Judgement(Facts):
+class Judgement(WithFacts):
     """The result of a gate."""
 
     gate: str
@@ -111,7 +111,7 @@ MET, MISSED, CLOSE, UNKNOWN = "met", "missed", "too close to tell", "not measure
 
 
 @dataclass(frozen=True)
-class Aim(Facts):
+class Aim(WithFacts):
     """A target, and the value that the runs reach."""
 
     quantity: str

@@ -1,6 +1,6 @@
 """Are runs comparable? A difference means little across machines or batches, or in a group that mixes two programs.
 
-The facts of a run are named `<what>/<which>`: hardware, batch, build and config. Inside a group all of them should be
+The facts of a run are named `<what>/<which>`: hardware, batch, build and config. Within a group all of them should be
 equal; between groups builds and settings may differ (that is what one compares), machines and batches should not.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,38 +27,37 @@ if TYPE_CHECKING:
 HARDWARE, BATCH, BUILD, CONFIG = "hardware", "batch", "build", "config"
 WORDS = {HARDWARE: "hardware", BATCH: "batches", BUILD: "builds", CONFIG: "settings"}
 APART = 1.8
-"""How many times farther apart than inside each of them two clusters of runs must lie to count as two programs.
-Of 174 subsets of six groups of equal runs on 8 H100 (modded-nanogpt-runs) none reaches 1.6; half and half mixes of two
-programs 0.5 and 1.1 % apart have 3.7 and more, those of two 0.2 % apart 1.6 to 3.6. On two busy cores 1 in 20 groups of
-equal torch loops gets there: a busy hour is another machine."""
+"""Two clusters of runs are two programs if their distance is this many times that within each. Of 174 subsets of six
+groups of equal runs on 8 H100 (modded-nanogpt-runs) none reaches 1.6; mixtures of two programs that differ by 0.5 and
+1.1 % reach 3.7 and more, by 0.2 % 1.6 to 3.6. On two busy cores 1 in 20 groups of equal torch loops reaches it: a busy
+hour is like another machine."""
 ALONE = 3.0
 """The same for one run against all others; at most 2.3 in those 174 subsets."""
 LEAST_APART = 0.003
-"""Ratio that clusters, or a run and all others, must differ to be reported: equal programs are 0.2 % apart from one day
-to the next, and nobody can do anything about it."""
+"""Minimum relative difference to report: equal programs differ by 0.2 % from day to day, and nobody can change that."""
 FEWEST_RUNS = 4
-"""Fewest runs of a group to search for clusters."""
+"""Minimum runs of a group to search for clusters."""
 MOST_SHOWN = 4
 _VARIES = re.compile(
     r"seed|name|dir|path|file|port|host|id$|date|time|output|log|seconds$|status$|train_samples$", re.IGNORECASE
 )
-"""Settings, and results among them, that differ between repeats by nature."""
+"""Settings, and results among them, that naturally differ between repeats."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Runs of one group that lie apart from the others."""
+    """Runs of one group that differ from the others."""
 
     few: tuple[int, ...]
-    """Places of the smaller cluster's runs."""
+    """Indices of the runs in the smaller cluster."""
     ratio: float
-    """How far it lies from the others, as a ratio."""
+    """Its relative difference from the others."""
     distance: float
-    """Distance between the clusters by the larger distance inside one."""
+    """Distance between the clusters, divided by the larger distance within one."""
 
 
 def unlikeness(groups: Sequence[Group]) -> list[Finding]:
-    """Return what differs inside the groups, and between them."""
+    """Return what differs within the groups, and between them."""
     return [*(finding for group in groups for finding in _inside(group)), *_between(groups)]
 
 
@@ -66,10 +66,9 @@ def _inside(group: Group) -> Iterator[Finding]:
         values = {name: _values(group, name) for name in _names([group], what)}
         mixed = {name: found for name, found in values.items() if len(found) > 1}
         if mixed:
-            told = [f"{_short(name)} {_counted(found)}" for name, found in mixed.items()]
+            text = f"{group.label} mixes {word}: {_joined({name: _counted(found) for name, found in mixed.items()})}"
             remedy = "compare runs of one kind: leave the others out of the group"
-            evidence = {"group": group.label, "mixed": mixed}
-            yield Finding("mixed_group", f"{group.label} mixes {word}: {_joined(told)}", WARNING, remedy, evidence)
+            yield Finding("mixed_group", text, WARNING, remedy, {"group": group.label, "mixed": mixed})
 
 
 def _between(groups: Sequence[Group]) -> Iterator[Finding]:
@@ -79,13 +78,14 @@ def _between(groups: Sequence[Group]) -> Iterator[Finding]:
             values = {name: (_values(first, name), _values(other, name)) for name in _names([first, other], what)}
             found = {name: [list(a), list(b)] for name, (a, b) in values.items() if a and b and set(a) != set(b)}
             if found:
-                severe = what in {HARDWARE, BATCH}
-                told = [f"{_short(name)} {' | '.join(a[:2])} -> {' | '.join(b[:2])}" for name, (a, b) in found.items()]
-                text = f"{word} of {first.label} and {other.label} differ: {_joined(told)}"
-                remedy = "run both on the same machines with the same batch" if severe else ""
-                kind = "unlike_groups" if severe else "changed"
+                parts = {name: f"{' | '.join(a[:2])} -> {' | '.join(b[:2])}" for name, (a, b) in found.items()}
+                text = f"{word} of {first.label} and {other.label} differ: {_joined(parts)}"
                 evidence = {"groups": [first.label, other.label], "differ": found}
-                yield Finding(kind, text, WARNING if severe else INFO, remedy, evidence)
+                if what in {HARDWARE, BATCH}:
+                    remedy = "run both on the same machines with the same batch"
+                    yield Finding("unlike_groups", text, WARNING, remedy, evidence)
+                else:
+                    yield Finding("changed", text, INFO, evidence=evidence)
 
 
 def _names(groups: Sequence[Group], what: str) -> list[str]:
@@ -95,11 +95,7 @@ def _names(groups: Sequence[Group], what: str) -> list[str]:
 
 def _values(group: Group, name: str) -> dict[str, int]:
     """Return the values of a fact in a group, each with its number of runs; unknown values are left out."""
-    found: dict[str, int] = {}
-    for run in group.runs:
-        if run.facts.get(name) is not None:
-            value = _shown(run.facts[name])
-            found[value] = found.get(value, 0) + 1
+    found = Counter(_shown(run.facts[name]) for run in group.runs if run.facts.get(name) is not None)
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -108,28 +104,25 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _short(name: str) -> str:
-    return name.partition("/")[2]
-
-
 def _counted(values: dict[str, int]) -> str:
     return ", ".join(f"{value} ({runs})" for value, runs in list(values.items())[:MOST_SHOWN])
 
 
-def _joined(parts: list[str]) -> str:
+def _joined(parts: dict[str, str]) -> str:
+    shown = [f"{name.partition('/')[2]} {text}" for name, text in parts.items()][:MOST_SHOWN]
     more = f"; and {len(parts) - MOST_SHOWN} more" if len(parts) > MOST_SHOWN else ""
-    return "; ".join(parts[:MOST_SHOWN]) + more
+    return "; ".join(shown) + more
 
 
 def mixture(profiles: Floats | None) -> Mixture | None:
-    """Return the runs of a group that lie apart, if it falls into two clusters; None if it does not.
+    """Return the runs of a group that differ, if it falls into two clusters; None if it does not.
 
-    Runs of one program are slow and fast in the same places, so the distance of two runs is the median over the
-    spans of how far they lie apart there: a disturbance in some of them does not count. Runs that are far from all
-    others are set aside one by one, so that they do not hide two programs behind them.
+    Runs of one program are slow and fast in the same places. So the distance of two runs is the median over the spans
+    of their difference, which a disturbance in some spans does not change. Runs far from all others are set aside one
+    by one, so that they do not hide two programs behind them.
 
     Args:
-        profiles: runs by spans, relative to what all do (`level.profiles`).
+        profiles: runs by spans, relative to the median run (`level.profiles`).
     """
     if profiles is None:
         return None

@@ -1,4 +1,4 @@
-"""A run in the form that comparison takes: one curve per metric over steps and time, hardware and settings."""
+"""A run in the form for comparison: one curve per metric over steps and time, hardware and settings."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.core.arrays import Floats, Integers, Mask
+    from stepscope.core.arrays import Floats, Integers
 
 MOSTLY = 0.8
-"""Share of their time that runs must have in common to have taken place at the same time."""
+"""Runs took place at the same time if they overlap for this share of the longest."""
 FEWEST_TURNS = 3
-"""Runs of each program from which on it counts that they took turns."""
+"""Minimum runs of each program to count as taking turns."""
 MEAN, SUM, MOST = "mean", "sum", "most"
-"""How the values that several ranks have for one step become one."""
+"""How the values of several ranks for one step become one."""
 
 
 class PointArrays(Protocol):
-    """The points of one metric, as a run's own series and an imported one have them."""
+    """The points of one metric, of a run of ours or an imported one."""
 
     @property
     def step(self) -> Integers:
@@ -34,7 +34,7 @@ class PointArrays(Protocol):
 
     @property
     def time(self) -> Floats:
-        """Seconds; NaN where it is unknown."""
+        """Seconds; NaN if unknown."""
 
     @property
     def value(self) -> Floats:
@@ -51,11 +51,11 @@ class PointArrays(Protocol):
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric of one run: a finite value a step, in order of the steps."""
+    """One metric of one run: one finite value per step, in order of the steps."""
 
     step: Integers
     elapsed: Floats
-    """Seconds since the run began; NaN where it is unknown."""
+    """Seconds since the run began; NaN if unknown."""
     value: Floats
     left_out: int = 0
     """Values that are not finite."""
@@ -97,19 +97,19 @@ class Group:
 
 
 def together(runs: Sequence[Recording]) -> bool:
-    """Return whether runs took place at the same time: any two overlap for most of the longer one."""
-    spans = [run.span for run in runs]
-    if len(spans) < 2 or any(span is None for span in spans):
+    """Return whether runs took place at the same time: all overlap for most of the longest one."""
+    known = [run.span for run in runs if run.span is not None]
+    if len(known) < max(2, len(runs)):
         return False
-    known = [span for span in spans if span is not None]
     shared = min(end for _, end in known) - max(begin for begin, _ in known)
     return shared > MOSTLY * max(end - begin for begin, end in known) > 0
 
 
 def in_turn(first: Group, second: Group) -> list[tuple[int, int]]:
-    """Return which runs of two groups followed each other, where they took turns, as A B A B; empty if they did not.
+    """Return the indices of runs of two groups that followed each other, if they took turns (A B A B); else empty.
 
-    Three of each at least, none begins before the one before has ended, and each two in a row are one of each.
+    There must be at least three of each; none may begin before the previous one ended; each two in a row are one of
+    each.
     """
     runs = [(run.span, group, place) for group, one in enumerate((first, second)) for place, run in enumerate(one.runs)]
     known = sorted((span, group, place) for span, group, place in runs if span is not None)
@@ -126,10 +126,10 @@ def in_turn(first: Group, second: Group) -> list[tuple[int, int]]:
 def curve_of(points: PointArrays, start: float = np.nan, how: str = MEAN) -> Curve:
     """Return the points of a metric as a curve.
 
-    A step that was done again counts as it was done last; the values of several ranks become one.
+    A step that was repeated counts as it was done last; the values of several ranks become one.
 
     Args:
-        points: of all ranks and attempts; without steps the order of the points stands for them.
+        points: of all ranks and attempts; without steps their order replaces the step.
         start: when the run began, on the clock of the points.
         how: mean, sum or most, over the ranks.
     """
@@ -142,9 +142,10 @@ def curve_of(points: PointArrays, start: float = np.nan, how: str = MEAN) -> Cur
     time, value = points.time[kept][order], value[kept][order]
     if not len(step):
         return Curve(step, time, value, len(points.value))
-    newest = _last_attempt(step, attempt)
+    starts = np.flatnonzero(np.append(True, np.diff(step) != 0))
+    newest = np.repeat(np.maximum.reduceat(attempt, starts), np.diff(np.append(starts, len(step))))
     ends = np.flatnonzero(np.append((np.diff(step) != 0) | (np.diff(rank) != 0) | (np.diff(attempt) != 0), True))
-    ends = ends[newest[ends]]  # the last point of each rank in the last attempt of each step
+    ends = ends[(attempt == newest)[ends]]  # the last point of each rank in the last attempt of each step
     step, time, value = step[ends], time[ends], value[ends]
     starts = np.flatnonzero(np.append(True, np.diff(step) != 0))
     joined = np.maximum.reduceat(value, starts) if how == MOST else np.add.reduceat(value, starts)
@@ -152,13 +153,6 @@ def curve_of(points: PointArrays, start: float = np.nan, how: str = MEAN) -> Cur
         joined = joined / np.diff(np.append(starts, len(step)))
     elapsed = np.maximum.reduceat(time, starts) - start
     return Curve(step[starts], elapsed, joined, int((~np.isfinite(points.value)).sum()))
-
-
-def _last_attempt(step: Integers, attempt: NDArray[np.int32]) -> Mask:
-    """Return which points belong to the last attempt that did their step; sorted by step, then attempt."""
-    starts = np.flatnonzero(np.append(True, np.diff(step) != 0))
-    last = np.maximum.reduceat(attempt, starts)
-    return np.asarray(attempt == np.repeat(last, np.diff(np.append(starts, len(step)))))
 
 
 def common_steps(curves: Sequence[Curve]) -> Integers:

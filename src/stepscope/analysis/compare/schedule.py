@@ -1,9 +1,9 @@
 """Do runs follow one schedule? Runs of different lengths are not comparable at an equal step.
 
-A learning rate that falls over 1 000 steps is half way down where one of 2 000 steps has hardly begun: the shorter run
-looks better there, and is not. Runs of other lengths are compared at equal shares of their way; those of one schedule,
-of which one has not come as far, at the last step that both have. The planned length comes
-from the settings, from the learning rate, or from a run that finished.
+A learning rate that falls over 1 000 steps is half-way down where one of 2 000 steps has hardly begun: there the
+shorter run looks better, and is not. So runs of different lengths are compared at equal shares of their length; runs of
+one schedule, of which one is unfinished, at the last common step. The planned length comes from the settings, from the
+learning rate, or from a run that finished.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
 EQUAL, OTHER, UNKNOWN = "equal", "other", "unknown"
 LEARNING_RATE = "learning_rate"
 TOLERANCE = 0.02
-"""Ratio by which lengths, and shares of a way, may differ and count as equal: the last steps are not always logged."""
+"""Lengths and shares that differ by at most this ratio count as equal: the last steps are not always logged."""
 RATE_TOLERANCE, RATE_SHARE, RATE_LEAST = 0.02, 0.95, 8
-"""Two learning rates are one schedule if they differ by less than so much of their highest value at so many of the
-steps that both have, of which there must be as many at least."""
+"""Learning rates follow one schedule if they differ by at most this share of their maximum at this share of their
+common steps, of which there must be so many."""
 RATE_PART = 0.8
-"""The same for equal shares of their ways: a warm-up often has a fixed number of steps."""
+"""The same for equal shares of their lengths: a warm-up often has a fixed number of steps."""
 PARTS = 1_000_000
-"""Parts of a run: the step of a curve that goes by share."""
+"""Steps of a curve that goes by share of the run."""
 FEW = 48
-"""Points below which a curve is read between its points, and not as means."""
+"""A curve with fewer points is interpolated instead of averaged."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the ways of some runs lie to each other."""
+    """How the lengths of some runs compare."""
 
     kind: str
     """equal: equal steps are comparable; other: only equal shares are; unknown: cannot be decided."""
     lengths: tuple[int, ...] = ()
-    """Steps of each run's whole way: those it was to do, else those it did."""
+    """Planned steps of each run, else those it did."""
     reached: tuple[float, ...] = ()
     """Share of it that each run did."""
     text: str = ""
     """The lengths, as in `1845 steps against 1490`."""
     planned: bool = False
-    """Whether it is known of every run how many steps it was to do."""
+    """Whether the planned steps of every run are known."""
 
     @property
     def finished(self) -> bool:
@@ -60,12 +60,12 @@ class Schedule:
 
     @property
     def complete(self) -> bool:
-        """Whether every run is known to have done all that it was to do."""
+        """Whether every run is known to have done all its planned steps."""
         return self.finished and (self.planned or self.kind == OTHER)
 
     @property
     def share(self) -> float:
-        """The share of their way that all runs did; 1 if they are finished."""
+        """The share of their length that all runs did; 1 if they are finished."""
         return 1.0 if self.finished else min(self.reached)
 
 
@@ -83,31 +83,24 @@ def schedule_of(groups: Sequence[Group]) -> Schedule:
 
 def _kind(runs: Sequence[Recording], plans: Sequence[int | None], lengths: Sequence[int]) -> str:
     """Return how the lengths of runs compare; the learning rate decides if the lengths do not."""
-    if _alike(lengths):
+    if max(lengths) - min(lengths) <= max(1, TOLERANCE * max(lengths)):
         return EQUAL
     rates = [run.curves[LEARNING_RATE] for run in runs if LEARNING_RATE in run.curves]
-    told = len(rates) == len(runs)
-    if told and _one_schedule(rates):
+    known = len(rates) == len(runs)
+    if known and _one_schedule(rates):
         return EQUAL
-    return OTHER if all(plans) or (told and _one_schedule(by_share(rates, lengths), RATE_PART)) else UNKNOWN
+    return OTHER if all(plans) or (known and _one_schedule(by_share(rates, lengths), RATE_PART)) else UNKNOWN
 
 
 def last_step(run: Recording) -> int | None:
     """Return the last step of a run; None if it has no steps."""
-    curve = run.curves.get(STEP)
-    curves = (
-        [curve] if curve is not None else [one for name, one in run.curves.items() if is_loss(name) or is_score(name)]
-    )
-    return max((int(one.step[-1]) for one in curves if len(one)), default=None)
+    names = [STEP] if STEP in run.curves else [name for name in run.curves if is_loss(name) or is_score(name)]
+    return max((int(run.curves[name].step[-1]) for name in names if len(run.curves[name])), default=None)
 
 
 def _plan(run: Recording, last: int) -> int | None:
     """Return how many steps a run was to do; None if unknown, or if it did more."""
     return run.planned if run.planned and last <= run.planned * (1 + TOLERANCE) else None
-
-
-def _alike(lengths: Sequence[int]) -> bool:
-    return max(lengths) - min(lengths) <= max(1, TOLERANCE * max(lengths))
 
 
 def _one_schedule(rates: Sequence[Curve], share: float = RATE_SHARE) -> bool:
@@ -117,11 +110,7 @@ def _one_schedule(rates: Sequence[Curve], share: float = RATE_SHARE) -> bool:
         return False
     table = np.stack([rate.value[np.searchsorted(rate.step, steps)] for rate in rates])
     highest = table.max(axis=1, keepdims=True)
-    if not (highest > 0).all():
-        return False
-    table = table / highest
-    apart = table.max(axis=0) - table.min(axis=0)
-    return float(np.mean(apart <= RATE_TOLERANCE)) >= share
+    return bool((highest > 0).all()) and float(np.mean(np.ptp(table / highest, axis=0) <= RATE_TOLERANCE)) >= share
 
 
 def _text(groups: Sequence[Group], lengths: Sequence[int]) -> str:
@@ -132,11 +121,11 @@ def _text(groups: Sequence[Group], lengths: Sequence[int]) -> str:
 
 
 def by_share(curves: Sequence[Curve], lengths: Sequence[int]) -> list[Curve]:
-    """Return curves over shares of the runs' ways, in `PARTS`, with the same parts in each; they tell no time.
+    """Return curves by shares of the runs' lengths, in `PARTS`, with the same parts in each and without times.
 
     Args:
         curves: a metric of each run.
-        lengths: steps of each run's whole way.
+        lengths: steps of each run.
     """
     if not curves or not all(len(curve) for curve in curves):
         return list(curves)

@@ -88,9 +88,10 @@ def _ended(kind: str, text: str, facts: dict[str, Any], cause: str = "", rank: i
 def _workers(evidence: Evidence) -> list[Finding]:
     found = evidence.of_kind("worker_died")
     if not found:
-        died = _has(evidence.cause, WORKER_SIGNS) and _has(evidence.cause, ("exited unexpectedly",))
-        text, facts = f"a data loader worker died: {evidence.cause}", {"state": evidence.state}
-        return [_ended("dead_worker", text, facts)] if died and evidence.state in CRASHED else []
+        died = evidence.state in CRASHED and _has(evidence.cause, WORKER_SIGNS)
+        died = died and _has(evidence.cause, ("exited unexpectedly",))
+        text = f"a data loader worker died: {evidence.cause}"
+        return [_ended("dead_worker", text, {"state": evidence.state})] if died else []
     event, step = found[0], found[0].get("step")
     dead = event.get("workers")
     codes = ", ".join(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stepscope.analysis.finding import Facts
+from stepscope.analysis.finding import WithFacts
 from stepscope.analysis.series.robust import finite
 from stepscope.analysis.series.rolling import EarlierValues, mean_until, quantile_before, quantiles_before
 
@@ -89,7 +89,7 @@ class Anomaly:
 
 
 @dataclass(frozen=True)
-class Anomalies(Facts):
+class Anomalies(WithFacts):
     """The anomalies of a series."""
 
     reason: str

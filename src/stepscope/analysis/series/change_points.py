@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.finding import Facts
+from stepscope.analysis.finding import WithFacts
 from stepscope.analysis.series.robust import detrended, finite, spread
 from stepscope.analysis.series.seasons import without_season
 from stepscope.analysis.series.student import two_sided
@@ -102,7 +102,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Changes(Facts):
+class Changes(WithFacts):
     """The changes of a series."""
 
     reason: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.finding import CRITICAL, WARNING, Facts, Finding
+from stepscope.analysis.finding import CRITICAL, WARNING, Finding, WithFacts
 from stepscope.analysis.series.leak import LARGEST, MemoryTrend, assess
 from stepscope.analysis.series.robust import finite, finite_pairs
 from stepscope.core.numbers import format_duration, format_value
@@ -38,7 +38,7 @@ STUDENT = {5: 2.57, 8: 2.31, 10: 2.23, 15: 2.13, 20: 2.09}
 
 
 @dataclass(frozen=True)
-class Forecast(Facts):
+class Forecast(WithFacts):
     """A time in seconds from the last reading, with its 95 % interval."""
 
     seconds: float

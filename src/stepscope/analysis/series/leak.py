@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.finding import Facts
+from stepscope.analysis.finding import WithFacts
 from stepscope.analysis.series.robust import finite_pairs, neighbour_correlation, spread, theil_sen
 from stepscope.core.numbers import format_share
 
@@ -77,7 +77,7 @@ line than this share of the rise: 0.5 % in 1 000 steps is found in 25 steps of a
 
 
 @dataclass(frozen=True)
-class MemoryTrend(Facts):
+class MemoryTrend(WithFacts):
     """The behaviour of a series of memory readings. Rates are values per unit of the caller's time."""
 
     verdict: str

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.finding import Facts
+from stepscope.analysis.finding import WithFacts
 from stepscope.analysis.series.autocorrelation import autocorrelation
 from stepscope.analysis.series.robust import detrended, finite_pairs
 from stepscope.analysis.series.trend import trend
@@ -47,7 +47,7 @@ MOST_POINTS = 2**17
 
 
 @dataclass(frozen=True)
-class Pattern(Facts):
+class Pattern(WithFacts):
     """How a resource was used, with basic statistics."""
 
     kind: str
@@ -80,17 +80,25 @@ def pattern(time: ArrayLike, value: ArrayLike, *, limit: float | None = None) ->
     when, what = finite_pairs(time, value)
     if not len(what):
         return Pattern(UNKNOWN, "not enough data: no points")
-    scale = float(np.abs(what).max()) or 1.0
-    values = what / scale
-    low, median, p95, high = (float(each) for each in np.quantile(values, (0, 0.5, 0.95, 1)))
-    figures = {"mean": float(values.mean()), "std": float(values.std()), "min": low, "median": median}
-    figures = {name: figure * scale for name, figure in (figures | {"p95": p95, "max": high}).items()}
     if len(what) < FEWEST:
         text = f"not enough data: {len(what)} points, of which {FEWEST} are needed"
-        return Pattern(UNKNOWN, text, len(what), **figures)
+        return Pattern(UNKNOWN, text, len(what), **figures(what))
+    scale = float(np.abs(what).max()) or 1.0
+    values = what / scale
     busy, period = busy_ratio(values), _period(when, values)
     kind, reason = _kind(when, values, None if limit is None else limit / scale, busy, period)
-    return Pattern(kind, reason, len(what), **figures, busy_ratio=busy, period=period)
+    return Pattern(kind, reason, len(what), **figures(what), busy_ratio=busy, period=period)
+
+
+def figures(values: Floats) -> dict[str, float]:
+    """Return mean, std, min, median, p95 and max of finite values, without overflow; empty without any."""
+    if not len(values):
+        return {}
+    scale = float(np.abs(values).max()) or 1.0
+    small = values / scale
+    low, median, p95, high = np.quantile(small, (0, 0.5, 0.95, 1)).tolist()
+    found = {"mean": float(small.mean()), "std": float(small.std()), "min": low, "median": median, "p95": p95}
+    return {name: each * scale for name, each in (found | {"max": high}).items()}
 
 
 def busy_ratio(values: Floats) -> float | None:

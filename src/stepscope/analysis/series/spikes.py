@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.finding import Facts
+from stepscope.analysis.finding import WithFacts
 from stepscope.analysis.series.anomalies import spans
 from stepscope.analysis.series.robust import SIGMA, finite
 from stepscope.analysis.series.rolling import quantile_before
@@ -86,7 +86,7 @@ class Spike:
 
 
 @dataclass(frozen=True)
-class Spikes(Facts):
+class Spikes(WithFacts):
     """The spikes of a series."""
 
     reason: str

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.finding import Facts
+from stepscope.analysis.finding import WithFacts
 from stepscope.analysis.series.robust import finite_pairs, theil_sen
 from stepscope.analysis.series.student import two_sided
 
@@ -35,7 +35,7 @@ megatron-golden's mixtral run the slope is within 3 % of that of all pairs."""
 
 
 @dataclass(frozen=True)
-class Trend(Facts):
+class Trend(WithFacts):
     """A straight line through a series. Slopes are values per unit of the caller's time."""
 
     direction: str
