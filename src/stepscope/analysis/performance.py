@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.series.anomalies import anomalies, z_scores
+from stepscope.analysis.series.anomalies import PLAIN_LIMIT, anomalies, plain, z_scores
 from stepscope.analysis.series.change_points import Changes, change_points
 from stepscope.analysis.series.patterns import Pattern, figures, pattern
 from stepscope.analysis.series.spikes import Spikes, spikes
@@ -63,8 +63,7 @@ class PerformanceAnalyzer:
         if method == ROBUST:
             rows = anomalies(losses, threshold=1.0 if threshold is None else threshold).indices
         elif method == Z_SCORE:
-            limit = 2.0 if threshold is None else threshold
-            rows = [int(at) for at in np.flatnonzero(np.abs(np.nan_to_num(scores)) > limit)]
+            rows = plain(losses, PLAIN_LIMIT if threshold is None else threshold)
         else:
             raise ValueError(f"cannot detect anomalies by {method!r}: no such method; choose {Z_SCORE} or {ROBUST}")
         times = [self.metrics_history[at].get("timestamp") for at in rows]
@@ -111,7 +110,6 @@ class PerformanceAnalyzer:
 
 
 def _number(value: Any) -> float:
-    """Return a float; NaN for anything else."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

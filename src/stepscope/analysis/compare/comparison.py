@@ -118,14 +118,9 @@ def compare(
     gates: Sequence[Gate] = (),
     confidence: float = CONFIDENCE,
 ) -> Comparison:
-    """Compare two groups of runs.
+    """Compare two groups of runs; A, the first, is the reference.
 
-    Args:
-        first: A, the reference.
-        second: B.
-        asked: quantities to compare in addition to the usual ones.
-        gates: limits for the differences; the quantities they name are compared, too.
-        confidence: of the intervals.
+    The usual quantities are compared, those that are asked for, and those that gates name.
     """
     specs = dict.fromkeys([*usual(first, second), *asked, *(gate.spec for gate in gates)])
     compared = {spec: compare_one(spec, first, second, confidence) for spec in specs}
@@ -188,9 +183,8 @@ def _undisputed(spec: Spec, found: Difference, groups: Sequence[Group], confiden
 def kind_in(spec: Spec, levels: Levels, groups: Sequence[Group]) -> QuantityKind:
     """Return the kind of a quantity with the noise that these runs have."""
     kind = kind_of(spec.name)
-    if levels.whole:
-        return replace(kind, run_over_steps=1.0, freedom=FLOOR_FREEDOM)
-    return replace(kind, run_over_steps=_over(kind, groups))
+    floor = replace(kind, run_over_steps=1.0, freedom=FLOOR_FREEDOM)
+    return floor if levels.whole else replace(kind, run_over_steps=_over(kind, groups))
 
 
 def _over(kind: QuantityKind, groups: Sequence[Group]) -> float:
@@ -204,11 +198,8 @@ def _runs(groups: Sequence[Group]) -> list[Recording]:
 def measure(spec: Spec, groups: Sequence[Group], *, quiet: bool = True, schedule: Schedule | None = None) -> Levels:
     """Return the level of a quantity in each run of each group.
 
-    Args:
-        spec: the quantity.
-        groups: the runs.
-        quiet: whether the fastest steps may represent all, if the machine disturbed the others.
-        schedule: how the lengths of the runs compare; None: derived from the runs.
+    `quiet`: the fastest steps may represent all, if the machine disturbed the others. `schedule` says how the lengths
+    of the runs compare; if omitted, it is derived from the runs.
     """
     with np.errstate(all="ignore"):  # as above
         found = _measure(spec, groups, schedule or schedule_of(groups), quiet=quiet)
@@ -262,7 +253,6 @@ def _along(
 
 
 def _done(schedule: Schedule) -> str:
-    """Return how far the runs came."""
     least = format_share(min(schedule.reached, default=0))
     return f"{schedule.text} planned, of which the least complete run did {least}"
 

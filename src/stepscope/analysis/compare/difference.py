@@ -75,14 +75,10 @@ def difference(
     confidence: float = CONFIDENCE,
     pairs: Sequence[tuple[int, int]] = (),
 ) -> Difference:
-    """Compare two groups of runs.
+    """Compare two groups of runs, by the level of each run of A and of B.
 
-    Args:
-        first: the level of each run of A.
-        second: the level of each run of B.
-        kind: which direction is better, and the prior noise.
-        confidence: of the interval.
-        pairs: indices of the runs of A and B that followed each other, if all took turns.
+    `kind` says which direction is better, and the prior noise. `pairs` are the indices of runs of A and B that followed
+    each other, if all took turns.
     """
     values = [np.array([level.value for level in group]) for group in (first, second)]
     if not all(len(group) and np.isfinite(group).all() for group in values):
@@ -151,13 +147,8 @@ def _unpaired(a: Floats, b: Floats, errors: Sequence[float], kind: QuantityKind)
 def _pooled(known: tuple[float, float], kind: QuantityKind, squares: float, repeats: int) -> tuple[float, float, float]:
     """Return the variance of equal runs, its degrees of freedom, and how many of these are prior knowledge.
 
-    If the noise depends on the program, repeats with a larger spread than the prior override it.
-
-    Args:
-        known: the prior variance, and its degrees of freedom.
-        kind: of the quantity.
-        squares: sum of squared distances of the repeats from the mean of their group.
-        repeats: degrees of freedom of these.
+    `known` is the prior variance and its degrees of freedom, `squares` the sum of squared distances of the repeats from
+    the mean of their group. If the noise depends on the program, repeats with a larger spread override the prior.
     """
     variance, before = known
     if kind.varies and repeats > 0 and squares > variance * repeats:

@@ -96,7 +96,6 @@ def judge(gate: Gate, found: Difference) -> Judgement:
 
 
 def _advice(gate: Gate, found: Difference) -> str:
-    """Return what would decide the gate."""
     needed = runs_needed(found, gate.limit)
     if needed and needed > MOST_REPEATS:
         if kind_of(gate.spec.name) in {TIME, RATE}:

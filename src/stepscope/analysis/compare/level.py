@@ -185,9 +185,7 @@ def _which(steps: Integers, parts: int) -> str:
 def _jitter(groups: Curves, steps: Integers) -> list[float]:
     """Return how far single points of each run lie from their neighbours by chance, without what all runs do.
 
-    Args:
-        groups: the runs' curves; repeats show their noise themselves.
-        steps: common steps, up to the one that is judged.
+    `steps` are the common steps up to the one that is judged. Groups with repeats show their noise themselves.
     """
     curves, steps = _flat(groups), steps[-JITTER_POINTS:]
     if len(curves) < 2 or len(steps) < JITTER_LEAST or any(len(group) > 1 for group in groups):

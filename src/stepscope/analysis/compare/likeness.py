@@ -118,11 +118,8 @@ def mixture(profiles: Floats | None) -> Mixture | None:
     """Return the runs of a group that differ, if it falls into two clusters; None if it does not.
 
     Runs of one program are slow and fast in the same places. So the distance of two runs is the median over the spans
-    of their difference, which a disturbance in some spans does not change. Runs far from all others are set aside one
-    by one, so that they do not hide two programs behind them.
-
-    Args:
-        profiles: runs by spans, relative to the median run (`level.profiles`).
+    of their difference (`level.profiles`), which a disturbance in some spans does not change. Runs far from all others
+    are set aside one by one, so that they do not hide two programs behind them.
     """
     if profiles is None:
         return None

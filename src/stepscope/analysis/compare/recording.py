@@ -124,14 +124,10 @@ def in_turn(first: Group, second: Group) -> list[tuple[int, int]]:
 
 
 def curve_of(points: PointArrays, start: float = np.nan, how: str = MEAN) -> Curve:
-    """Return the points of a metric as a curve.
+    """Return the points of all ranks and attempts as a curve; without steps the order of the points replaces them.
 
-    A step that was repeated counts as it was done last; the values of several ranks become one.
-
-    Args:
-        points: of all ranks and attempts; without steps their order replaces the step.
-        start: when the run began, on the clock of the points.
-        how: mean, sum or most, over the ranks.
+    A step that was repeated counts as it was done last. `start` is when the run began, on the clock of the points;
+    `how` joins the values of several ranks: mean, sum or most.
     """
     value, step = points.value, points.step
     if len(step) and (step == NO_STEP).all():

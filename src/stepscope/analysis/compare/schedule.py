@@ -121,12 +121,7 @@ def _text(groups: Sequence[Group], lengths: Sequence[int]) -> str:
 
 
 def by_share(curves: Sequence[Curve], lengths: Sequence[int]) -> list[Curve]:
-    """Return curves by shares of the runs' lengths, in `PARTS`, with the same parts in each and without times.
-
-    Args:
-        curves: a metric of each run.
-        lengths: steps of each run.
-    """
+    """Return curves by shares of the runs' lengths, in `PARTS`, with the same parts in each and without times."""
     if not curves or not all(len(curve) for curve in curves):
         return list(curves)
     shares = [curve.step / length for curve, length in zip(curves, lengths, strict=True)]

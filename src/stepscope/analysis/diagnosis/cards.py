@@ -122,16 +122,14 @@ def _at(track: Track, times: Floats) -> Floats:
 
 def _fragmented(card: _Card) -> Iterator[Finding]:
     # The allocator of each rank reports its own memory, the driver that of the whole GPU.
-    evidence, number = card.evidence, card.number
-    for rank, track in evidence.series.get(f"gpu/{number}/memory_fragmentation_ratio", {}).items():
-        held = evidence.track(f"gpu/{number}/memory_reserved_bytes", rank)
-        share, whole = track.mean, card.mean("memory_total_bytes")
-        if held is None or not whole or share < FRAGMENTED or held.mean < SHORT * whole:
-            continue
-        text = f"{format_share(share)} of the memory that torch reserves on {card.name} is in split blocks, "
-        text += f"and {format_share(held.mean / whole)} of the card is reserved"
-        facts = {"fragmentation_ratio": share, "reserved_bytes": held.mean, "total_bytes": whole}
-        yield Finding("fragmentation", text, WARNING, remedy("fragmentation"), facts, confidence=0.8)
+    evidence, prefix, whole = card.evidence, f"gpu/{card.number}", card.mean("memory_total_bytes")
+    for rank, track in evidence.series.get(f"{prefix}/memory_fragmentation_ratio", {}).items():
+        held, share = evidence.finite(f"{prefix}/memory_reserved_bytes", rank).mean, track.mean
+        if whole and share >= FRAGMENTED and held >= SHORT * whole:
+            text = f"{format_share(share)} of the memory that torch reserves on {card.name} is in split blocks, "
+            text += f"and {format_share(held / whole)} of the card is reserved"
+            facts = {"fragmentation_ratio": share, "reserved_bytes": held, "total_bytes": whole}
+            yield Finding("fragmentation", text, WARNING, remedy("fragmentation"), facts, confidence=0.8)
 
 
 def _idle(found: list[_Card], evidence: Evidence) -> Iterator[Finding]:

@@ -67,15 +67,8 @@ class Case:
     ) -> Finding:
         """Return a finding about lost time.
 
-        Args:
-            kind: of the finding.
-            cost: seconds that the remedy would save.
-            text: the sentence.
-            facts: evidence besides shares and step times.
-            threshold: share of the time from which it is a finding.
-            condition: under which the expected gain is reached: "if loading keeps up".
-            cause: chooses the remedy.
-            **fields: values for the text of the remedy.
+        The remedy would save `cost` seconds, under a `condition` such as "if loading keeps up". A finding needs a share
+        of the time of at least `threshold`. `cause` chooses the remedy, and `fields` are the values in its text.
         """
         steps = self.steps
         share = min(1.0, cost / self.total) if self.total > 0 else 0.0

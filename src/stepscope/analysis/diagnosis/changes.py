@@ -51,12 +51,10 @@ SAMPLED = (
     *("gpu/0/temperature_celsius", "gpu/0/power_watts", "gpu/0/memory_used_bytes", "learning_rate", "grad_norm"),
     *("data/load_seconds", "padding_ratio", "samples"),
 )
-TOLD_EVENTS = frozenset(
-    (
-        *("checkpoint", "checkpoint_saved", "evaluation", "compile", "worker_died", "stalled", "hung", "recovered"),
-        *("clock_jump", "gpu_lost", "gpu_driver_hung", "exploding_gradient", "nonfinite_gradient", "update_skipped"),
-        *("out_of_memory", "vanishing_gradient", "dead_gradient"),
-    )
+TOLD_EVENTS = (
+    *("checkpoint", "checkpoint_saved", "evaluation", "compile", "worker_died", "stalled", "hung", "recovered"),
+    *("clock_jump", "gpu_lost", "gpu_driver_hung", "exploding_gradient", "nonfinite_gradient", "update_skipped"),
+    *("out_of_memory", "vanishing_gradient", "dead_gradient"),
 )
 LASTING = 5
 """Minimum rows before and after a lasting change: a last step that stalls is a slow step."""
@@ -241,7 +239,6 @@ def _events(evidence: Evidence, first: float, last: float, step: int) -> list[di
 
 
 def _words(event: Mapping[str, Any]) -> str:
-    """Return an event in a few words."""
     kind = str(event.get("kind", "")).replace("_", " ")
     if kind == "compile":
         kind = "recompiled" if event.get("recompiled") else "compiled"

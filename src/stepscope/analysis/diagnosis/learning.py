@@ -64,7 +64,7 @@ def learning(evidence: Evidence) -> Iterator[Finding]:
     loss = evidence.finite("loss")
     stages = evidence.stages(loss)
     broken = list(_non_finite(evidence))
-    diverged = [one for stage in stages if len(stage) >= FEWEST for one in _lost(stage)][:1]
+    diverged = [one for stage in stages if len(stage) >= FEWEST for one in _diverged(stage)][:1]
     ruined = [one for one in (*broken, *diverged) if one.severity == CRITICAL]
     weak = list(_gradients(evidence, ruined[0] if ruined else None, loss))
     weak += [] if broken else list(_layers(evidence))
@@ -80,13 +80,6 @@ def learning(evidence: Evidence) -> Iterator[Finding]:
     yield from sudden
     if not sudden and jumped == math.inf and not any(one.kind == "exploding_gradients" for one in weak):
         yield from _risen(stages[-1])
-
-
-def _lost(loss: Track) -> Iterator[Finding]:
-    """Yield that the progress was lost, judged by the whole curve; with the numbers of the alert, if it fired."""
-    whole = list(_diverged(loss))
-    newest = [one for one in _risen(loss) if one.severity == CRITICAL]
-    yield from newest if whole and newest else whole
 
 
 def _risen(loss: Track) -> Iterator[Finding]:
@@ -164,7 +157,7 @@ def _is_trained(name: str) -> bool:
 
 
 def _diverged(loss: Track) -> Iterator[Finding]:
-    """Yield a loss that diverged for good: far above its best, and above its start."""
+    """Yield a loss that diverged for good: far above its best, and above its start; as in the alert, if it fired."""
     level, noise = course_of(loss)
     lowest = int(np.argmin(level))
     best, begun = float(level[lowest]), float(np.median(loss.value[: max(3, len(loss) // 50)]))
@@ -186,7 +179,8 @@ def _diverged(loss: Track) -> Iterator[Finding]:
     low = np.flatnonzero(below)
     at = min(len(loss) - 1, int(low[-1]) + 1) if len(low) else 0
     if not comes_down(loss.value[at:], rise):  # else it is learning a harder stage
-        yield _divergence(loss, best, last, at, CRITICAL, 0.9)
+        newest = [one for one in _risen(loss) if one.severity == CRITICAL]
+        yield from newest or [_divergence(loss, best, last, at, CRITICAL, 0.9)]
 
 
 def _clear(loss: Track) -> list[Spike]:

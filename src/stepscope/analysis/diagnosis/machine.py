@@ -168,7 +168,6 @@ def _grown(track: Track, limit: float | None) -> MemoryTrend | None:
 
 
 def _leak(name: str, track: Track, trend: MemoryTrend, rank: int, *, shared: bool = False) -> Finding:
-    """Return growth of memory as a finding, with its rate and when memory will be full."""
     rate = trend.rate or 0.0
     text = f"{name} grows by {format_value(rate * HOUR, 'bytes')} per hour"
     steps = track.step[-1] - track.step[0]

@@ -26,12 +26,7 @@ IN_PHASE, MOSTLY_IN_PHASE = 0.04, 0.75
 
 
 def period_of(places: Floats, least: float = 0.0) -> float | None:
-    """Return the period of ordered events, some of which may be missing or extra; None if there is none.
-
-    Args:
-        places: step or time of each event.
-        least: shortest period; `SHORTEST_IN_STEPS` for steps.
-    """
+    """Return the period of events at steps or times, of which some may be missing or extra; None if there is none."""
     apart = np.diff(places)
     apart = apart[apart > 0]
     usual = median(apart) if len(apart) else 0.0

@@ -49,7 +49,6 @@ def ranks(evidence: Evidence) -> list[Finding]:
 
 
 def _straggler(evidence: Evidence) -> Finding | None:
-    """Return the straggler; None if there is none."""
     some = [steps for steps in evidence.ranks if steps.measured.any()]
     common = _common(some)
     if len(some) < 2 or len(common) < FEWEST:

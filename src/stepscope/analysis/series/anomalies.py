@@ -124,12 +124,7 @@ def plain(value: ArrayLike, limit: float = PLAIN_LIMIT) -> list[int]:
 
 
 def anomalies(value: ArrayLike, *, threshold: float = 1.0) -> Anomalies:
-    """Find the anomalies of a series, in its order; non-finite values are ignored.
-
-    Args:
-        value: the values.
-        threshold: minimum score to report. A higher threshold finds fewer.
-    """
+    """Find the anomalies of a series, in its order; non-finite values are ignored. A higher threshold finds fewer."""
     given, place = finite(value)
     count = len(place)
     if count < FEWEST:
@@ -151,14 +146,10 @@ def anomalies(value: ArrayLike, *, threshold: float = 1.0) -> Anomalies:
 def newest(value: ArrayLike, count: int, seen: int | None = None) -> Anomaly | None:
     """Compare the newest points with those before them; return the one that stands out most, whatever its score.
 
-    A cheap check for following a series as it grows. It looks at values and levels, not at jumps, and compares all new
-    points with the same past. Of many new points only the first are judged, a tenth as many as the past has, because
-    later points may have drifted away from it.
-
-    Args:
-        value: the values; non-finite ones are ignored.
-        count: number of new points at the end.
-        seen: number of points the series has had in all; the number of values if omitted.
+    A cheap check for following a series as it grows: the last `count` values are new, and it has had `seen` points in
+    all (the number of values if omitted). It looks at values and levels, not at jumps, and compares all new points with
+    the same past. Of many new points only the first are judged, a tenth as many as the past has, because later points
+    may have drifted away from it.
     """
     given, place = finite(value)
     fresh = int(np.count_nonzero(place >= len(given) - count))

@@ -120,12 +120,7 @@ class Changes(WithFacts):
 
 
 def change_points(value: ArrayLike, *, penalty: float = PENALTY) -> Changes:
-    """Find the changes of a series, in its order; non-finite values are ignored.
-
-    Args:
-        value: the values.
-        penalty: price of a change, times ln n. A higher one finds fewer.
-    """
+    """Find the changes of a series, in its order; non-finite values are ignored. A higher penalty finds fewer."""
     given, place = finite(value)
     count = len(place)
     if count < FEWEST:
@@ -366,7 +361,6 @@ def _candidates(model: _Model) -> Integers:
 
 
 def _change(model: _Model, edges: list[int], place: Integers, origin: float, scale: float) -> Change:
-    """Return one change in the units of the series."""
     start, split, stop = edges
     score = float(model.gain(start, split, stop)) / model.price
     (left, rise), (right, fall) = model.line(start, split), model.line(split, stop)

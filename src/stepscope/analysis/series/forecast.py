@@ -49,21 +49,10 @@ class Forecast(WithFacts):
     """The evidence."""
 
 
-def exhaustion(trend: MemoryTrend, what: str) -> Forecast | None:
-    """Return when something that grows reaches its limit; None without growth or a known limit."""
-    if not trend.growing or trend.left is None or trend.left_low is None or trend.rate is None:
-        return None
-    return Forecast(trend.left, trend.left_low, trend.left_high, f"{what}: {trend.reason}")
-
-
 def memory_leak(name: str, time: ArrayLike, value: ArrayLike, limit: float | None = None) -> Finding | None:
-    """Return the finding about a series of memory readings; None if memory does not grow.
+    """Return the finding about memory readings in bytes, at times in seconds; None if memory does not grow.
 
-    Args:
-        name: what was read, for people: "memory of rank 0", "memory of GPU 3".
-        time: seconds since 1970.
-        value: bytes.
-        limit: bytes available; None if unknown.
+    `name` says what was read, as in "memory of GPU 3"; `limit` is the number of bytes available, None if unknown.
     """
     return _leak(name, assess(time, value, limit=limit))
 
@@ -83,10 +72,7 @@ def shared_leaks(readings: Mapping[str, tuple[ArrayLike, ArrayLike]], limit: flo
 def together(trends: Sequence[MemoryTrend], held: float, limit: float | None) -> list[MemoryTrend]:
     """Return the trends of processes that share one memory, with the time left until they fill it together.
 
-    Args:
-        trends: of each process.
-        held: bytes that all of them hold now.
-        limit: bytes of the memory; None if unknown.
+    `held` is what all of them hold now, `limit` the size of the memory, in bytes.
     """
     growing = [one for one in trends if one.growing and one.rate is not None]
     if limit is None or len(trends) < 2 or not growing:
@@ -101,26 +87,30 @@ def together(trends: Sequence[MemoryTrend], held: float, limit: float | None) ->
 def _leak(name: str, trend: MemoryTrend) -> Finding | None:
     if not trend.growing or trend.rate is None or trend.rate_low is None or trend.rate_high is None:
         return None
-    soon = exhaustion(trend, name)
     rates = [format_value(rate * HOUR, "bytes") for rate in (trend.rate, trend.rate_low, trend.rate_high)]
     text = f"{name} grows by {rates[0]} per hour ({rates[1]} to {rates[2]})"
-    severity = WARNING
-    if soon is not None and soon.low < FAR:
-        text += f"; at this rate it is full in {format_duration(soon.seconds)} ({_range(soon)})"
-        severity = CRITICAL if soon.low < SOON else WARNING
+    left, severity = _time_left(trend)
+    text += f"; at this rate it is full in {left}" if left else ""
     return Finding("leak", text, severity, remedy("memory_leak"), trend.facts())
+
+
+def _time_left(trend: MemoryTrend) -> tuple[str, str]:
+    """Return in words how long growth can go on, and its severity; empty without a limit, or if it is far away."""
+    if trend.left is None or trend.left_low is None or trend.left_low > FAR:
+        return "", WARNING
+    latest = "never" if trend.left_high is None else format_duration(trend.left_high)
+    text = f"{format_duration(trend.left)} ({format_duration(trend.left_low)} to {latest})"
+    return text, CRITICAL if trend.left_low < SOON else WARNING
 
 
 def disk_full(time: ArrayLike, free: ArrayLike) -> Finding | None:
     """Return when a disk will be full, from its free bytes; None if it will not fill up within `FAR`."""
-    space = np.asarray(free, np.float64)
-    trend = assess(time, -space, limit=0.0, least=LEAST_DISK_BYTES)
-    soon = exhaustion(trend, "space in use")
-    if soon is None or soon.low > FAR or trend.rate is None:
+    trend = assess(time, -np.asarray(free, np.float64), limit=0.0, least=LEAST_DISK_BYTES)
+    left, severity = _time_left(trend)
+    if not left or trend.rate is None:
         return None
-    hourly = format_value(trend.rate * HOUR, "bytes")
-    text = f"the run's disk is full in {format_duration(soon.seconds)} ({_range(soon)}): it grows by {hourly} per hour"
-    return Finding("disk_full", text, CRITICAL if soon.low < SOON else WARNING, remedy("disk_full"), trend.facts())
+    text = f"the run's disk is full in {left}: it grows by {format_value(trend.rate * HOUR, 'bytes')} per hour"
+    return Finding("disk_full", text, severity, remedy("disk_full"), trend.facts())
 
 
 def end_of_run(end: ArrayLike, step: ArrayLike, last_step: int, *, first_step: int = 0) -> Forecast | None:
@@ -173,7 +163,3 @@ def total_steps(config: Any) -> int | None:
             elif isinstance(value, dict):
                 waiting.append(value)
     return next((found[name] for name in names if name in found), None)
-
-
-def _range(soon: Forecast) -> str:
-    return f"{format_duration(soon.low)} to {'never' if soon.high is None else format_duration(soon.high)}"

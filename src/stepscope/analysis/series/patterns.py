@@ -72,10 +72,8 @@ class Pattern(WithFacts):
 def pattern(time: ArrayLike, value: ArrayLike, *, limit: float | None = None) -> Pattern:
     """Return how a resource was used.
 
-    Args:
-        time: of each measurement, about evenly spaced, in seconds or steps.
-        value: the amount used; non-finite points are ignored.
-        limit: the amount available, in the same unit; None if there is no limit.
+    The times, in seconds or steps, are about evenly spaced; non-finite values are ignored; `limit` is the amount
+    available.
     """
     when, what = finite_pairs(time, value)
     if not len(what):
@@ -118,7 +116,6 @@ def busy_ratio(values: Floats) -> float | None:
 def _kind(
     when: Floats, values: Floats, limit: float | None, busy: float | None, period: float | None
 ) -> tuple[str, str]:
-    """Return the kind and its evidence."""
     low, first, median, third, top = np.quantile(values, (0, 0.25, 0.5, 0.75, 0.99))
     if low == values.max():
         return CONSTANT, "all points are equal"

@@ -103,12 +103,7 @@ def begun_at(value: ArrayLike) -> float:
 
 
 def lasting_rise(value: ArrayLike, share: float = 0.1) -> Rise | None:
-    """Return the rise at the end of a loss; None if there is none, or too few points. Non-finite points are ignored.
-
-    Args:
-        value: the loss, in its order.
-        share: minimum rise, relative to the level before.
-    """
+    """Return the lasting rise at the end of a loss, by at least a share of its level; None if there is none."""
     given, place = finite(value)
     place = place[place >= len(given) - LOOK]
     values = given[place]
@@ -155,12 +150,9 @@ def _rise(blocks: Floats, share: float) -> tuple[int, float, float, float] | Non
 
 
 def comes_down(since: Floats, height: float, size: int = SMALLEST) -> bool:
-    """Return whether a loss is coming down again from its peak.
+    """Return whether a loss comes down again from its peak: `since` are its finite values since it rose by `height`.
 
-    Args:
-        since: its finite values since it rose.
-        height: of the rise.
-        size: points per block; of more than four blocks only the later half is used.
+    `size` is the number of points per block; of more than four blocks only the later half is used.
     """
     part = max(SMALLEST // 2, size // 5)
     whole = len(since) // part * part

@@ -70,12 +70,9 @@ def neighbour_correlation(residuals: Floats) -> float:
 
 
 def theil_sen(time: Floats, value: Floats, quantile: float = CONFIDENCE_Z) -> tuple[float, float, float]:
-    """Return the median slope of all pairs of points, and Sen's interval, widened for correlated neighbours.
+    """Return the median slope of all pairs of points in order of time, and its interval (Sen's).
 
-    Args:
-        time: at least two different times, in order.
-        value: a value at each.
-        quantile: of the standard normal distribution; 1.96 gives the 95 % interval.
+    The interval is widened for correlated neighbours; its quantile is of the standard normal distribution.
     """
     first, second = np.triu_indices(len(time), 1)
     span = time[second] - time[first]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.series.autocorrelation import autocorrelation
-from stepscope.analysis.series.robust import spread
+from stepscope.analysis.series.robust import detrended, spread
 
 if TYPE_CHECKING:
     from stepscope.core.arrays import Floats
@@ -48,7 +48,7 @@ def without_season(values: Floats) -> tuple[Floats, int]:
     if not points:
         return values, 0
     count = len(values)
-    rest = _level(values)
+    rest = detrended(values)  # a moving mean lags behind a trend at the ends
     rest = rest - _moving(rest, points)
     table = np.full(-(-count // points) * points, np.nan)
     table[:count] = rest
@@ -62,7 +62,7 @@ def without_season(values: Floats) -> tuple[Floats, int]:
 
 def period(values: Floats) -> int:
     """Return the period of a series in points; 0 if it does not repeat itself."""
-    values = _level(values[:MOST_POINTS])
+    values = detrended(values[:MOST_POINTS])
     longest = min(LONGEST, len(values) // SEASONS)
     if longest <= SHORTEST:
         return 0
@@ -96,12 +96,9 @@ def _sharpened(values: Floats, rough: int) -> int:
 
 
 def _recurrence(rest: Floats, longest: int, least: float) -> Floats:
-    """Return the autocorrelation at each lag up to the longest period; 0 where the series does not repeat itself.
+    """Return the autocorrelation at each lag up to `longest`; 0 where the series does not repeat itself.
 
-    Args:
-        rest: values without trend and level.
-        longest: the longest lag.
-        least: minimum autocorrelation after one period; half of it after two.
+    It must reach `least` after one period, and half of it after two; `rest` are values without trend and level.
     """
     limit = CLIPPED * spread(rest)
     rest = np.clip(rest, -limit, limit)
@@ -111,12 +108,6 @@ def _recurrence(rest: Floats, longest: int, least: float) -> Floats:
     certain = common[lags] > max(least, CERTAIN / math.sqrt(len(rest)))
     again = common[2 * lags] > least / 2
     return np.concatenate([np.zeros(SHORTEST), np.where(peak & certain & again, common[lags], 0.0)])
-
-
-def _level(values: Floats) -> Floats:
-    """Return values without their linear trend, behind which a moving mean lags at the ends."""
-    along = np.linspace(-1.0, 1.0, len(values))
-    return np.asarray(values - along * (float(np.dot(along, values)) / max(float(np.dot(along, along)), 1.0)))
 
 
 def _moving(values: Floats, width: int) -> Floats:

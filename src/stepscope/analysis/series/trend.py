@@ -115,7 +115,6 @@ def _p_value(r: float, freedom: int, *, same: bool) -> float:
 
 
 def _robust(when: Floats, what: Floats) -> tuple[float, float, float]:
-    """Return the median slope between blocks and its interval."""
     size = -(-len(when) // MOST_BLOCKS)
     whole = len(when) // size * size  # the newest that fill blocks
     when, what = (np.median(values[-whole:].reshape(-1, size), axis=1) for values in (when, what))
