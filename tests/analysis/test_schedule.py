@@ -9,7 +9,7 @@ import pytest
 from stepscope.analysis.compare.comparison import compare, compare_one
 from stepscope.analysis.compare.difference import difference
 from stepscope.analysis.compare.level import Level
-from stepscope.analysis.compare.quantity import LOSS, Spec
+from stepscope.analysis.compare.quantity import LOSS, TIME, Spec
 from stepscope.analysis.compare.recording import Curve, Group, Recording
 from stepscope.analysis.compare.schedule import EQUAL, OTHER, UNKNOWN, schedule_of
 from tests.importers.foreign import shared
@@ -135,6 +135,13 @@ def test_seeds_of_any_noise_keep_the_stated_level(deviation, first, second):
         levels = [[Level(3 * (1 + deviation * each)) for each in draw.normal(size=size)] for size in (first, second)]
         wrong += difference(*levels, LOSS).verdict != "no difference"
     assert wrong <= 400 * 0.05 + 2 * (400 * 0.05 * 0.95) ** 0.5
+
+
+def test_the_interval_of_two_runs_does_not_depend_on_rounding():
+    """The interval of one run against one is the same number of deviations for every noise."""
+    seen = [difference([Level(1.0, error)], [Level(1.0, error)], TIME) for error in np.linspace(0.001, 0.1, 60)]
+    reaches = [np.log1p(one.high) / one.noise for one in seen]
+    assert reaches == pytest.approx([reaches[0]] * 60, rel=1e-6)
 
 
 def test_a_loss_with_a_huge_error_has_an_interval():

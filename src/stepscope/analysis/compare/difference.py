@@ -34,6 +34,8 @@ NOT_COMPARABLE = "not comparable"
 TOO_LARGE = "its values are too large to be compared"
 TOLD_FREEDOM = 4.0
 """Degrees of freedom of the deviation of equal runs that is estimated from their steps."""
+ROUNDING = 1e-9
+"""Relative difference of two variances that is only rounding: both groups are equally noisy."""
 BIG = 700.0
 """Largest logarithm that is still a float."""
 
@@ -131,17 +133,17 @@ def _unpaired(a: Floats, b: Floats, errors: Sequence[float], kind: QuantityKind)
     """Return the deviation of equal runs, the standard error of the difference of means, and its degrees of freedom."""
     sums = [float(np.sum((group - group.mean()) ** 2)) for group in (a, b)]
     noise, freedom, prior = _pooled(_prior(errors, kind), kind, sum(sums), len(a) + len(b) - 2)
-    error = math.sqrt(noise * (1 / len(a) + 1 / len(b)))
+    variance = noise * (1 / len(a) + 1 / len(b))
     own = [
         (prior * noise + total) / (prior + len(group) - 1) / len(group)
         for group, total in zip((a, b), sums, strict=True)
         if prior + len(group) > 1
     ]
-    if len(own) == 2 and sum(own) > error**2:  # the smaller group is the noisier one: Welch
+    if len(own) == 2 and sum(own) > (1 + ROUNDING) * variance:  # the smaller group is the noisier one: Welch
         total = sum(own)
         shares = [(part / total) ** 2 / (prior + len(group) - 1) for part, group in zip(own, (a, b), strict=True)]
         return math.sqrt(noise), math.sqrt(total), 1 / sum(shares)
-    return math.sqrt(noise), error, freedom
+    return math.sqrt(noise), math.sqrt(variance), freedom
 
 
 def _pooled(known: tuple[float, float], kind: QuantityKind, squares: float, repeats: int) -> tuple[float, float, float]:
