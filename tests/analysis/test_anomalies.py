@@ -17,7 +17,6 @@ from stepscope.analysis.series.anomalies import (
     anomalies,
     newest,
     plain,
-    scores,
     spans,
     z_scores,
 )
@@ -123,12 +122,11 @@ def test_nothing_raises_or_warns(values):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         anomalies(values)
-        z_scores(values)
-        assert len(scores(values)) == len(values)
+        assert len(z_scores(values)) == len(values)
 
 
-def test_stretches_join_what_is_near():
-    """Flags with at most `rest` others between are one stretch."""
+def test_spans_join_what_is_near():
+    """Flags with at most `rest` others between are one span."""
     flags = np.zeros(30, dtype=bool)
     flags[[2, 3, 8, 20]] = True
     assert spans(flags, 5) == [(2, 8), (20, 20)]

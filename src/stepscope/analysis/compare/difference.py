@@ -32,7 +32,7 @@ CONFIDENCE = 0.95
 SAME = "no difference"
 NOT_COMPARABLE = "not comparable"
 TOO_LARGE = "its values are too large to be compared"
-TOLD_FREEDOM = 4.0
+STEPS_FREEDOM = 4.0
 """Degrees of freedom of the deviation of equal runs that is estimated from their steps."""
 ROUNDING = 1e-9
 """Relative difference of two variances that is only rounding: both groups are equally noisy."""
@@ -175,13 +175,13 @@ def _prior(errors: Sequence[float], kind: QuantityKind, scale: float = 1.0) -> t
 
     Without repeats the noise of a program is a guess; the estimate from its steps is better.
     """
-    told = float(np.mean(np.square([error for error in errors if math.isfinite(error)] or [0.0])))
-    guess, told = (kind.noise * scale) ** 2, kind.run_over_steps**2 * told
-    total = guess + told
+    squares = np.square([error for error in errors if math.isfinite(error)] or [0.0])
+    guess, of_steps = (kind.noise * scale) ** 2, kind.run_over_steps**2 * float(np.mean(squares))
+    total = guess + of_steps
     if not kind.varies or total == 0:
         return total, kind.freedom
     # Relative to their sum, so that no square overflows.
-    return total, 1 / ((guess / total) ** 2 / kind.freedom + (told / total) ** 2 / TOLD_FREEDOM)
+    return total, 1 / ((guess / total) ** 2 / kind.freedom + (of_steps / total) ** 2 / STEPS_FREEDOM)
 
 
 def one_more_run(levels: Sequence[Level], kind: QuantityKind) -> tuple[float, float, float]:

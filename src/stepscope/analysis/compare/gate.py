@@ -85,14 +85,14 @@ def judge(gate: Gate, found: Difference) -> Judgement:
     if found.verdict == NOT_COMPARABLE or found.low is None or found.high is None or found.ratio is None:
         return Judgement(gate.text, NOT_JUDGED, found.why)
     low, high = (found.low, found.high) if gate.rises else (-found.high, -found.low)
-    told = f"{format_change(found.ratio)} [{format_change(found.low)}, {format_change(found.high)}]"
+    change = f"{format_change(found.ratio)} [{format_change(found.low)}, {format_change(found.high)}]"
     limit = f"{'+' if gate.rises else '-'}{gate.limit * 100:g} %"
     if low > 0 and high >= gate.limit:
         certain = "is beyond" if low > gate.limit else "is worse for certain and may be as much as"
-        return Judgement(gate.text, FAILED, f"{told} {certain} {limit}")
+        return Judgement(gate.text, FAILED, f"{change} {certain} {limit}")
     if high < gate.limit or high <= 0:
-        return Judgement(gate.text, PASSED, f"{told} is within {limit}")
-    return Judgement(gate.text, UNDECIDED, f"{told} holds both 0 and {limit}{_advice(gate, found)}")
+        return Judgement(gate.text, PASSED, f"{change} is within {limit}")
+    return Judgement(gate.text, UNDECIDED, f"{change} holds both 0 and {limit}{_advice(gate, found)}")
 
 
 def _advice(gate: Gate, found: Difference) -> str:

@@ -192,8 +192,7 @@ def _jitter(groups: Curves, steps: Integers) -> list[float]:
         return [0.0] * len(curves)
     table = _table(curves, steps)
     apart = table - np.median(table, axis=0)
-    # Differences of neighbours: runs that drift apart lie apart, but not by chance.
-    change = np.diff(apart, axis=1)
+    change = np.diff(apart, axis=1)  # of neighbours: runs that drift apart do not differ by chance
     return [float(each) for each in np.sqrt(np.mean(change**2, axis=1) / 2 * len(curves) / (len(curves) - 1))]
 
 

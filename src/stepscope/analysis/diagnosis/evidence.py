@@ -80,11 +80,6 @@ class RankSteps:
         unknown = float(np.nansum((self.seconds * self.weights)[~kept]))
         return inside * (1 + unknown / known) if known > 0 else inside
 
-    @cached_property
-    def names(self) -> list[str]:
-        """Return the observed phases, longest first."""
-        return sorted(self.phases, key=lambda name: -self.spent(name))
-
 
 @dataclass(frozen=True)
 class Track:

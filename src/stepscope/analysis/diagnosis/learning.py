@@ -239,13 +239,13 @@ def _gradients(evidence: Evidence, broken: Finding | None, loss: Track) -> Itera
         alone = [one for one in every if not _follows(one, loss)]
         violent = sum(_growth(one) >= VIOLENT for one in alone)
         by_kind["exploding_gradient"] = alone if len(alone) >= EXPLOSIONS or violent >= FEW_EXPLOSIONS else []
-    for kind, told in by_kind.items():
-        if not told:
+    for kind, events in by_kind.items():
+        if not events:
             continue
-        first, name = told[0], GRADIENTS[kind]
+        first, name = events[0], GRADIENTS[kind]
         text = f"{first.get('name', 'grad_norm')} at step {first.get('step')}: {first.get('cause', '')}"
-        facts = {key: first.get(key) for key in ("step", "value", "compared")} | {"times": len(told)}
-        severity, confidence = WARNING, 0.9 if len(told) > 1 or kind != "exploding_gradient" else 0.7
+        facts = {key: first.get(key) for key in ("step", "value", "compared")} | {"times": len(events)}
+        severity, confidence = WARNING, 0.9 if len(events) > 1 or kind != "exploding_gradient" else 0.7
         if broken is not None and broken.kind == "divergence" and _are_cause(evidence, loss):
             severity, confidence = CRITICAL, 0.9
         advice = remedy(name, step=first.get("step"))
@@ -295,12 +295,12 @@ def _layers(evidence: Evidence) -> Iterator[Finding]:
     looks = evidence.of_kind("gradient_layers")
     thin = [one for one in looks if isinstance(one.get("ratio"), float) and one["ratio"] < THIN]
     dead = [one for one in looks if one.get("weights") and one.get("zero", 0) >= MOSTLY_DEAD * one["weights"]]
-    told = {one.get("kind") for one in evidence.of_kind(*GRADIENTS)}
+    reported = {one.get("kind") for one in evidence.of_kind(*GRADIENTS)}
     for event, some, keys in (
         ("vanishing_gradient", thin, ("layer", "ratio", "weakest", "strongest", "step")),
         ("dead_gradient", dead, ("zero", "weights", "step")),
     ):
-        if event in told or len(some) < FEWEST_LOOKS or len(some) <= len(looks) / 2:
+        if event in reported or len(some) < FEWEST_LOOKS or len(some) <= len(looks) / 2:
             continue
         kind, last = GRADIENTS[event], some[-1]
         text = f"{last.get('zero')} of {last.get('weights')} weights have a gradient of exactly zero"

@@ -113,9 +113,8 @@ def _plateau(loss: Track) -> Iterator[Finding]:
         return  # too noisy to tell
     if abs(ended - begun) > max(CERTAIN * error, FLAT * abs(begun)) or _fell_at_first(loss.value, rest):
         return  # a small but certain change is no plateau
-    text = (
-        f"the loss has not fallen in {span} steps: it was {begun:.4g} in the first third and is {ended:.4g} in the last"
-    )
+    text = f"the loss has not fallen in {span} steps: "
+    text += f"it was {begun:.4g} in the first third and is {ended:.4g} in the last"
     best = float(np.min(course_of(loss)[0]))
     facts = {"begin": begun, "last": ended, "best": best, "noise": noise, "range": loss.range}
     yield Finding("plateau", text, WARNING, remedy("plateau"), facts, confidence=0.75)
@@ -223,13 +222,10 @@ def _grown(evidence: Evidence, rate: Track) -> Iterator[Finding]:
         return
     lowest = int(np.argmin(course.value))
     step, then = int(course.step[lowest]), rate.value[rate.step <= course.step[lowest]]
-    text = (
-        f"the learning rate grew from {until[0]:.3g} to {last:.3g}; the loss was lowest ({course.value[lowest]:.4g}) "
-    )
-    text += f"at step {step}" + (f", with a rate of {then[-1]:.3g}" if len(then) else "")
-    yield _rate(
-        text, {"step": step, "first": float(until[0]), "last": last, "range": rate.range}, "grows", 0.85, CRITICAL
-    )
+    text = f"the learning rate grew from {until[0]:.3g} to {last:.3g}; the loss was lowest "
+    text += f"({course.value[lowest]:.4g}) at step {step}" + (f", with a rate of {then[-1]:.3g}" if len(then) else "")
+    facts = {"step": step, "first": float(until[0]), "last": last, "range": rate.range}
+    yield _rate(text, facts, "grows", 0.85, CRITICAL)
 
 
 def _jump(evidence: Evidence, rate: Track, *, broken: bool) -> Iterator[Finding]:

@@ -183,15 +183,6 @@ def is_known(one: Anomaly, earlier: list[Anomaly]) -> bool:
     return similar >= RETURNS
 
 
-def scores(value: ArrayLike) -> Floats:
-    """Return how far each point stands out, as in `anomalies`: 1 is an anomaly. NaN where not finite."""
-    given, place = finite(value)
-    found = np.full(len(given), np.nan)
-    if len(place) >= FEWEST:
-        found[place] = np.max([view.score for view in _views(_scaled(given[place])[0]).values()], axis=0)
-    return found
-
-
 def spans(flags: Mask, rest: int) -> list[tuple[int, int]]:
     """Return the first and last index of each run of flagged points with at most `rest` others in between."""
     at = np.flatnonzero(flags)

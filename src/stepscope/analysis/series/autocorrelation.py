@@ -38,11 +38,6 @@ class Mean:
     points: int
     """Finite values."""
 
-    @property
-    def freedom(self) -> float:
-        """Degrees of freedom of the error."""
-        return max(1.0, self.effective - 1.0)
-
 
 def mean_error(value: ArrayLike) -> Mean:
     """Return the mean of the finite values of a series, in their order, with its standard error."""

@@ -220,7 +220,6 @@ class _Model:
 
     def __init__(self, values: Floats, penalty: float) -> None:
         self.count = len(values)
-        self.penalty = penalty
         self.unit = math.log(self.count)
         self.price = penalty * self.unit
         summed = (values, values * values, values * np.arange(self.count))
