@@ -273,12 +273,11 @@ def _total(curves: Sequence[Sequence[Curve]], groups: Sequence[Group], schedule:
     ends = [np.array([curve.elapsed[-1] if len(curve) else math.nan for curve in group]) for group in curves]
     if not all(np.isfinite(some).all() and (some > 0).all() for some in ends):
         return Levels((), "not every run tells its time")
-    steps = _measure(Spec(MEAN_STEP), groups, schedule, quiet=False)
-    errors = [[level.error / level.value if level.value > 0 else 0.0 for level in group] for group in steps.groups]
-    found = [
-        tuple(Level(float(end), float(end) * error) for end, error in zip(*pair, strict=True))
-        for pair in zip(ends, errors or [[0.0] * len(some) for some in ends], strict=True)
-    ]
+    steps = _measure(Spec(MEAN_STEP), groups, schedule, quiet=False).groups
+    found = []
+    for some, levels in zip(ends, steps or [[Level(0.0)] * len(some) for some in ends], strict=True):
+        errors = [level.error / level.value if level.value > 0 else 0.0 for level in levels]
+        found.append(tuple(Level(float(end), float(end) * error) for end, error in zip(some, errors, strict=True)))
     return Levels(tuple(found), f"from the first step to the last ({schedule.text})")
 
 

@@ -98,11 +98,15 @@ def difference(
     means = [scale.outside(float(group.mean())) for group in (a, b)]
     if not all(map(math.isfinite, (ratio, low, high, *means))):
         return not_comparable(TOO_LARGE, confidence)
-    verdict, runs = SAME, (len(a), len(b))
-    if not low <= 0.0 <= high:
-        verdict = kind.better if (high < 0) == (kind.lower_is_better is not False) else kind.worse
+    verdict, runs = _verdict(low, high, kind), (len(a), len(b))
     why = _why(verdict, runs, noise, reach)
     return Difference(verdict, why, means[0], means[1], ratio, low, high, noise, runs, confidence)
+
+
+def _verdict(low: float, high: float, kind: QuantityKind) -> str:
+    if low <= 0.0 <= high:
+        return SAME
+    return kind.better if (high < 0) == (kind.lower_is_better is not False) else kind.worse
 
 
 @dataclass(frozen=True)

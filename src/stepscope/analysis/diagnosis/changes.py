@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 WATCHED = ("loss", "samples_per_second", "tokens_per_second", "memory/resident_bytes", "gpu/0/memory_allocated_bytes")
-"""Series besides the step time whose lasting changes are reported."""
+"""Series, in addition to the step time, whose lasting changes are reported."""
 NOTABLE = {"step_seconds": 0.2, "loss": 0.1}
 """Minimum lasting change, relative to the level before."""
 NOTABLE_ELSE = 0.15

@@ -156,8 +156,9 @@ def composition(steps: RankSteps, evidence: Evidence) -> Composition:
     spent = {name: steps.spent(name) for name in steps.phases}
     disturbed = is_disturbed(evidence)
     # Batches of workers come in bursts anyway, and late if others take the processors.
-    own = [name for name in SINGLE if name != "data" or not disturbed or "data/load_seconds" not in evidence.series]
-    spans = {name: span for name in own if name != "gc" and (span := _slow_span(steps, name)) is not None}
+    late = {"data"} if disturbed and "data/load_seconds" in evidence.series else set()
+    own = [name for name in SINGLE if name not in late]
+    spans = _slow_spans(steps, [name for name in own if name != "gc"])
     if not disturbed or int(steps.measured.sum()) < FEWEST or steps.weight is not None:
         return Composition(spent, steps.total, slow_spans=spans)
     bursts: dict[str, float] = {}
@@ -169,17 +170,26 @@ def composition(steps: RankSteps, evidence: Evidence) -> Composition:
             usual, bursts[name] = _undisturbed(steps, name)
             more = max(bursts[name], spans[name].seconds if name in spans else 0.0)
             calm[name] = min(seconds, usual + more)
-    usual = sum(calm.get(name, 0.0) for name in PASSES)
-    slowed = max(1.0, sum(spent.get(name, 0.0) for name in PASSES) / usual) if usual > 0 else 1.0
-    if "checkpoint" in spent:  # all of a few checkpoints may be disturbed, at most like the passes
-        lengths = steps.phase("checkpoint")
-        lengths = lengths[lengths > 0]
-        few = len(lengths) < FEW
-        calm["checkpoint"] = spent["checkpoint"] / slowed if few else min(spent["checkpoint"], calm_sum(lengths))
+    slowed = _slowed(spent, calm, *PASSES)
+    if "checkpoint" in spent:
+        calm["checkpoint"] = _checkpoints(steps, spent["checkpoint"], slowed)
     if "evaluation" in spent:
         calm["evaluation"] = _evaluation(spent, calm, steps.total)
     total = sum(calm.values())
     return Composition(calm, total, max(0.0, steps.total - total), bursts, spans, slowed)
+
+
+def _slowed(spent: dict[str, float], calm: dict[str, float], *phases: str) -> float:
+    """Return by which factor other programs slowed down some phases."""
+    usual = sum(calm.get(name, 0.0) for name in phases)
+    return max(1.0, sum(spent.get(name, 0.0) for name in phases) / usual) if usual > 0 else 1.0
+
+
+def _checkpoints(steps: RankSteps, seconds: float, slowed: float) -> float:
+    """Return the undisturbed seconds of checkpoints; all of a few may be slowed down, at most like the passes."""
+    lengths = steps.phase("checkpoint")
+    lengths = lengths[lengths > 0]
+    return min(seconds, calm_sum(lengths)) if len(lengths) >= FEW else seconds / slowed
 
 
 def _undisturbed(steps: RankSteps, name: str) -> tuple[float, float]:
@@ -209,11 +219,13 @@ def _evaluation(spent: dict[str, float], calm: dict[str, float], total: float) -
     They are passes, too, but perhaps none was undisturbed. They were slowed down at most like the forward pass, and
     would have had at least their share of all that was slowed down.
     """
-    forward = calm.get("forward", 0.0)
-    slowed = max(1.0, spent["forward"] / forward) if forward > 0 else 1.0
     rest = sum(seconds for name, seconds in calm.items() if name != "evaluation")
     share = min(0.95, spent["evaluation"] / total)
-    return max(spent["evaluation"] / slowed, rest * share / (1 - share))
+    return max(spent["evaluation"] / _slowed(spent, calm, "forward"), rest * share / (1 - share))
+
+
+def _slow_spans(steps: RankSteps, phases: list[str]) -> dict[str, SlowSpan]:
+    return {phase: span for phase in phases if (span := _slow_span(steps, phase)) is not None}
 
 
 def _slow_span(steps: RankSteps, phase: str) -> SlowSpan | None:

@@ -72,14 +72,16 @@ def learning(evidence: Evidence) -> Iterator[Finding]:
     if any(one.kind in ("vanishing_gradients", "dead_gradients") for one in weak):
         later = [one for one in later if one.kind != "plateau"]  # it follows from them
     yield from (*broken, *diverged, *weak, *later)
-    if ruined:
-        return
-    jumped = min((one.evidence["step"] for one in later if one.evidence.get("cause") == "jump"), default=math.inf)
-    sudden = [one for stage in stages for one in (_spikes(stage) if len(stage) >= FEWEST else _sudden(stage))]
-    sudden = [one for one in sudden if one.evidence["step"] < jumped][:1]
-    yield from sudden
-    if not sudden and jumped == math.inf and not any(one.kind == "exploding_gradients" for one in weak):
-        yield from _risen(stages[-1])
+    if not ruined:
+        jumps = [one.evidence["step"] for one in later if one.evidence.get("cause") == "jump"]
+        explained = bool(jumps) or any(one.kind == "exploding_gradients" for one in weak)
+        yield from _sudden_rise(stages, min(jumps, default=math.inf)) or ([] if explained else _risen(stages[-1]))
+
+
+def _sudden_rise(stages: list[Track], jumped: float) -> list[Finding]:
+    """Return the first sudden rise of the loss before the step at which the learning rate jumped."""
+    found = [one for stage in stages for one in (_spikes(stage) if len(stage) >= FEWEST else _sudden(stage))]
+    return [one for one in found if one.evidence["step"] < jumped][:1]
 
 
 def _risen(loss: Track) -> Iterator[Finding]:
@@ -236,12 +238,10 @@ def _gradients(evidence: Evidence, broken: Finding | None, loss: Track) -> Itera
         by_kind.setdefault(str(event["kind"]), []).append(event)
     if broken is None:
         every = by_kind.get("exploding_gradient") or _explosions(evidence)
-        alone = [one for one in every if not _follows(one, loss)]
-        violent = sum(_growth(one) >= VIOLENT for one in alone)
-        by_kind["exploding_gradient"] = alone if len(alone) >= EXPLOSIONS or violent >= FEW_EXPLOSIONS else []
+        by_kind["exploding_gradient"] = alone = [one for one in every if not _follows(one, loss)]
+        if len(alone) < EXPLOSIONS and sum(_growth(one) >= VIOLENT for one in alone) < FEW_EXPLOSIONS:
+            del by_kind["exploding_gradient"]
     for kind, events in by_kind.items():
-        if not events:
-            continue
         first, name = events[0], GRADIENTS[kind]
         text = f"{first.get('name', 'grad_norm')} at step {first.get('step')}: {first.get('cause', '')}"
         facts = {key: first.get(key) for key in ("step", "value", "compared")} | {"times": len(events)}

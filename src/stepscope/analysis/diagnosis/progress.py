@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 HELD_OUT = re.compile(r"(^|[/_.])(val|valid|validation|eval|evaluation|test|dev|held_out)([/_.]|$)", re.IGNORECASE)
 FEWEST, FEWEST_PART, FEWEST_STEPS = 40, 5, 150
 """Minimum values of a loss, values in its first and last third, and steps, to say that it does not fall."""
-FALLEN = 0.03
-"""Minimum fall of the loss at the beginning, relative to its level, that counts as learning."""
 CERTAIN, FLAT = 3.0, 0.003
 """Progress must exceed this many standard errors, and this share of the level."""
-BEGINNING = 0.25
-"""Share of the values in which a fall at the beginning is sought."""
+FALLEN, BEGINNING = 0.03, 0.25
+"""A fall of the loss by 3 % of its level in the first quarter of the values counts as learning."""
 SEEN = 0.05
 """Largest fall between first and last third, as a share of the level, that noise may hide: beyond it nothing can be
 said."""
@@ -44,10 +42,8 @@ RISEN = 0.1
 """The model overfits if the evaluation loss rises this far above its best, relative to it."""
 STALLED_RATE, STALLED_SHARE = 1e-3, 0.3
 """A learning rate below this share of its maximum counts as zero; and the maximum share of the run trained with it."""
-JUMP = 5.0
-"""Factor by which a learning rate may rise from one step to the next."""
-BEYOND = 2.0
-"""A jump must also reach this many times the highest rate so far."""
+JUMP, BEYOND = 5.0, 2.0
+"""A jump multiplies the learning rate by 5 from one step to the next, to twice its highest value so far."""
 PUSHED, GROWS = 5.0, 0.9
 """A learning rate broke the loss if it reached this many times its median in the first half, and this share of its
 changes were not falls: a linear warm-up stays below the first."""

@@ -7,7 +7,7 @@ work of a rank before that is its own; all others wait for the rank whose own wo
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from stepscope.core.arrays import Floats, Integers
 
 
-LATE = 0.15
-"""Share of a step by which a rank's own time must exceed that of the others."""
-MOSTLY = 0.6
-"""Share of the steps in which it must be the slowest."""
+LATE, MOSTLY = 0.15, 0.6
+"""A straggler's own time exceeds that of the others by this share of a step; it is the slowest in 60 % of the steps."""
 CALM = 0.15
 """Quantile of a rank's own time over the steps that represents the rank."""
 FEWEST = 10
@@ -63,32 +61,40 @@ def _straggler(evidence: Evidence) -> Finding | None:
     cost, often = _beyond_others(typical, late), float((own.argmax(axis=0) == late).mean())
     if usual <= 0 or cost / usual < LATE or often < MOSTLY:
         return None
-    first = some[late]
+    first, names = some[late], {name for steps in some for name in steps.phases if name not in MEETING}
     mine = settled(first) or first
     case = Case(mine, composition(mine, evidence), evidence)
     cost = min(cost, case.step)
-    extra: dict[str, float] = {}
-    for name in sorted({name for steps in some for name in steps.phases} - set(MEETING)):
-        phases = [np.quantile(_aligned(steps, steps.phase(name), common), CALM) for steps in some]
-        extra[name] = _beyond_others(np.array(phases), late)
-    where = max(extra, key=lambda name: extra[name])
-    # Sentence and gain show the mean step; `usual`, which decides, is the undisturbed part of it.
-    text = f"rank {first.rank} is late by {time(cost)} in a step of {time(case.step)}, most of it in {where}; "
-    text += "the other rank waits for it" if len(some) == 2 else f"the other {len(some) - 1} ranks wait for it"
+    phases = {name: _late_in(some, late, name, common) for name in sorted(names)}
     waits = {str(steps.rank): median(each) for steps, each in zip(some, waited, strict=True)}
-    facts = {"late_rank": first.rank, "late_seconds": cost, "phase": where, "phases": extra, "waiting_seconds": waits}
-    found = case.slow(
-        *("straggler", cost * mine.count, text, facts | {"steps_slowest": often}),
-        threshold=LATE,
-        condition=f"if rank {first.rank} keeps up",
-        cause="compute" if where in ("forward", "optimizer") else where,
-        rank=first.rank,
-    )
+    found = _late(case, cost, phases, {"waiting_seconds": waits, "steps_slowest": often})
+    # Sentence and gain show the mean step; `usual`, which decides, is the undisturbed part of it.
     return replace(found, confidence=confidence(cost / usual, LATE, mine.count))
+
+
+def _late(case: Case, cost: float, phases: dict[str, float], facts: dict[str, Any]) -> Finding:
+    """Return the finding about the late rank of a case, given by how many seconds it is late in each phase."""
+    rank, where, others = case.steps.rank, max(phases, key=lambda name: phases[name]), len(facts["waiting_seconds"]) - 1
+    text = f"rank {rank} is late by {time(cost)} in a step of {time(case.step)}, most of it in {where}; "
+    text += "the other rank waits for it" if others == 1 else f"the other {others} ranks wait for it"
+    return case.slow(
+        *("straggler", cost * case.steps.count, text),
+        {"late_rank": rank, "late_seconds": cost, "phase": where, "phases": phases} | facts,
+        threshold=LATE,
+        condition=f"if rank {rank} keeps up",
+        cause="compute" if where in ("forward", "optimizer") else where,
+        rank=rank,
+    )
 
 
 def _beyond_others(values: Floats, late: int) -> float:
     return float(values[late] - np.median(np.delete(values, late)))
+
+
+def _late_in(every: Sequence[RankSteps], late: int, phase: str, common: Integers) -> float:
+    """Return by how many seconds a rank is late in a phase."""
+    seconds = [np.quantile(_aligned(steps, steps.phase(phase), common), CALM) for steps in every]
+    return _beyond_others(np.array(seconds), late)
 
 
 def _waited(steps: RankSteps) -> Floats:

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 
 LONG = 3.0
 """A stalled step takes this many usual ones."""
-MOST = 0.12
-"""Maximum share of stalled steps; if there are more, slow steps are normal for the run."""
-LEAST_SHARE = 0.1
-"""Minimum share of the time that stalls take."""
+MOST, LEAST_SHARE = 0.12, 0.1
+"""Maximum share of stalled steps, as more are normal for the run; and minimum share of the time that stalls take."""
 STRONG = 0.3
 """Only stalls with this share of the longest stalls' excess show the period."""
 NAMED = ("checkpoint", "evaluation", "compile", "gc", "logging")

@@ -54,7 +54,7 @@ growth of 5 % is found in 20 readings of a real fine-tuning with a noise of 1.2 
 SURE_Z = 2.33
 """Quantile for Sen's interval of the same slope, which outliers do not move: its lower end must be above 0, too."""
 LATEST_END = 0.75
-"""Share of a span after which nobody can tell whether a rise has ended."""
+"""Share of a span after which it is unknown whether a rise has ended."""
 SLOWING = (0.1, 0.2, 0.4, 0.8)
 """Time constants, as shares of a span, of rises that slow down; with the last one the rate falls by 71 % until the
 end."""

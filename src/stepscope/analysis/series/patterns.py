@@ -34,10 +34,8 @@ RARE = 0.05
 """Minimum share of the points on each of two levels; fewer are bursts."""
 BURST = 6.0
 """Minimum height of the 99th percentile above the median, in interquartile ranges (Gaussian: 1.7)."""
-RETURNS = 0.5
-"""Minimum autocorrelation after one period."""
-SAME = 0.8
-"""A shorter time is the period if its autocorrelation is this share of the best."""
+RETURNS, SAME = 0.5, 0.8
+"""Minimum autocorrelation after one period; a shorter time is the period if it has this share of the best."""
 FEWEST_PERIODS = 3
 """Minimum number of periods."""
 DRIFT = 0.7

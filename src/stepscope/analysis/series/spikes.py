@@ -34,12 +34,9 @@ SHARE = 0.05
 """Minimum rise, relative to the level. The spikes of megatron-golden's mixtral run are 8 % and more."""
 CONFIRMED, STAYS = 6.0, 3.0
 """Minimum height of a point, and of the one after it, in usual distances, that together make a spike."""
-MEMORY = 500
-"""Previous points from which the reach of this series without spikes is estimated."""
-TAIL = 0.98
-"""The reach is this quantile of their heights, which a few spikes do not move."""
-LEAST_REACH = 2.0
-"""Minimum reach: that of Gaussian noise."""
+MEMORY, TAIL, LEAST_REACH = 500, 0.98, 2.0
+"""The reach of a series without spikes is this quantile of the heights of the last 500 points, which a few spikes do
+not move; at least that of Gaussian noise."""
 ALONE = 5.0
 """Height, in reaches, at which a single point is a spike: those of the mixtral run reach 5.5, the healthy noise of
 modded-nanogpt's train loss 4.5."""
