@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.exporters.files import csv as csv_format
-from stepscope.exporters.files import portions, spans
+from stepscope.exporters.files import portions
 from stepscope.exporters.files.selection import ExportedMetric, choose
 from stepscope.exporters.formats import FOLDER, FORMATS
 from stepscope.sources.opened_run import open_run
@@ -249,8 +249,6 @@ def test_a_long_metric_is_divided_and_comes_out_the_same(long_past, tmp_path, mo
     whole = all_of(long_past, tmp_path / "whole")
     sizes = []
     monkeypatch.setattr(portions, "PORTION", 5000)
-    monkeypatch.setattr(spans, "PORTION", 5000)
-    monkeypatch.setattr(spans, "count", sizes.append)
     monkeypatch.setattr(portions, "count", sizes.append)
     divided = all_of(long_past, tmp_path / "divided")
     # DuckDB's threads decide where its row groups end: there the rows count, not the bytes.
@@ -265,7 +263,7 @@ def test_a_long_metric_is_divided_and_comes_out_the_same(long_past, tmp_path, mo
 def test_what_is_written_is_counted(long_past):
     """Whoever wants to show progress is told of every point once."""
     told = []
-    with spans.counting(told.append):
+    with portions.counting(told.append):
         exported(long_past, "csv")
     exported(long_past, "csv")  # nobody listens any more
     assert sum(told) == len(long_past.points())

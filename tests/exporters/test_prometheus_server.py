@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.exporters.prometheus import server as prometheus_server
+from stepscope.exporters.prometheus.feed import TargetsFile
 from stepscope.exporters.prometheus.request import GUESSES, Reply, Rules, answer, head_of
 from stepscope.exporters.prometheus.server import CONNECTIONS, REQUEST_BYTES, SECONDS, Endpoint
-from stepscope.exporters.prometheus.targets import TargetsFile
 from tests.integration.processes import until
 
 
@@ -219,7 +219,7 @@ def test_only_loopback_listens(endpoint):
     """By default only 127.0.0.1 is listened on."""
     assert endpoint._socket.getsockname() == ("127.0.0.1", endpoint.port)
     assert endpoint.target == f"127.0.0.1:{endpoint.port}"
-    assert endpoint.fileno() >= 0
+    assert min(endpoint.descriptors()) >= 0
 
 
 @pytest.mark.promise("S0-037")

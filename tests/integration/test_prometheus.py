@@ -9,9 +9,9 @@ import yaml
 
 from stepscope.exporters import PrometheusMonitor
 from stepscope.exporters.prometheus.board import Board
+from stepscope.exporters.prometheus.feed import TargetsFile
 from stepscope.exporters.prometheus.grafana import dashboard
 from stepscope.exporters.prometheus.server import Endpoint
-from stepscope.exporters.prometheus.targets import TargetsFile
 from tests.exporters.dashboards import expressions
 from tests.integration.processes import until
 from tests.integration.prometheus_server import EXAMPLES, NEEDED, Prometheus, needs_prometheus, plain

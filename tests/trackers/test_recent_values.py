@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.trackers.metrics import device_queue
-from stepscope.trackers.metrics.device_queue import DeviceQueue
-from stepscope.trackers.metrics.recent_values import RecentValues
+from stepscope.trackers.metrics import recent_values
+from stepscope.trackers.metrics.recent_values import DeviceQueue, RecentValues
 from stepscope.trackers.metrics.scalar import DeviceScalar
 from tests.trackers.fakes import Gpu
 
@@ -106,7 +105,7 @@ def test_a_value_that_the_device_cannot_give_is_counted():
 
 def test_unread_device_values_stay_bounded(monkeypatch):
     """Without torch to join them, only the newest unread values are held and the others are counted."""
-    monkeypatch.setattr(device_queue, "BLOCK", 4)
+    monkeypatch.setattr(recent_values, "BLOCK", 4)
     gpu = Gpu()
     series = RecentValues([gpu.tensor(float(index)) for index in range(10)])
     assert len(series._queue) < 4
@@ -117,7 +116,7 @@ def test_unread_device_values_stay_bounded(monkeypatch):
 def test_torch_values_are_joined_on_their_device(monkeypatch):
     """Unread tensors become one tensor per block, and read back in their places."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(device_queue, "BLOCK", 4)
+    monkeypatch.setattr(recent_values, "BLOCK", 4)
     series = RecentValues()
     for index in range(10):
         series.push(DeviceScalar(torch.tensor(float(index))))
@@ -128,8 +127,8 @@ def test_torch_values_are_joined_on_their_device(monkeypatch):
 def test_the_oldest_unread_block_is_given_up(monkeypatch):
     """Past the limit of blocks the oldest is dropped and counted, not read."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(device_queue, "BLOCK", 2)
-    monkeypatch.setattr(device_queue, "MAX_BLOCKS", 2)
+    monkeypatch.setattr(recent_values, "BLOCK", 2)
+    monkeypatch.setattr(recent_values, "MAX_BLOCKS", 2)
     queue = DeviceQueue()
     for place in range(8):
         queue.add(place, DeviceScalar(torch.tensor(1.0)))

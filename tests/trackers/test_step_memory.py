@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from stepscope.trackers.monitor.resources import FRESH_NS, StepMemory
 from stepscope.trackers.monitor.training_metrics import TrainingMetrics
-from stepscope.trackers.profiling.step_memory import FRESH_NS, StepMemory
 
 
 class Cuda:

@@ -70,8 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _export(form: ExportFormat, past: Past, metrics: Sequence[ExportedMetric], options: argparse.Namespace) -> None:
     """Write the export; progress is in points where the writer counts them."""
-    from stepscope.exporters.files.portions import sizes_of
-    from stepscope.exporters.files.spans import counting
+    from stepscope.exporters.files.portions import counting, sizes_of
 
     if options.output in {None, "-"} and sys.stdout.isatty():
         _write(form, past, metrics, options)  # the output itself is on the terminal

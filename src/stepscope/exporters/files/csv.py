@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
-from stepscope.exporters.files.portions import chunks, portions
-from stepscope.exporters.files.spans import BY_STEP, by_span, count
+from stepscope.exporters.files.portions import BY_STEP, by_span, chunks, count, portions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

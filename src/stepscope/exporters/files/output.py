@@ -1,11 +1,10 @@
-"""A file that appears whole or not at all, or standard output."""
+"""Write a file in one piece or not at all, or to standard output."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
-import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -36,7 +35,7 @@ def open_output(path: str | None, *, force: bool = False) -> Iterator[BinaryIO]:
         return
     target = Path(os.path.realpath(str(path)))
     try:
-        if _is_special(target):
+        if target.exists() and not (target.is_file() or target.is_dir()):
             with target.open("wb") as stream:
                 yield stream
             return
@@ -142,14 +141,6 @@ def _place(temporary: Path, target: Path, *, force: bool) -> None:
         else:
             return
     temporary.replace(target)
-
-
-def _is_special(path: Path) -> bool:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _taken(target: Path) -> UsageError:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +19,44 @@ if TYPE_CHECKING:
     from stepscope.exporters.prometheus.board import Board
     from stepscope.exporters.prometheus.rows import RankReader
     from stepscope.exporters.prometheus.server import Endpoint
-    from stepscope.exporters.prometheus.targets import TargetsFile
 
 SECTION = "exporters.prometheus."
+
+
+class TargetsFile:
+    """Tells Prometheus where to scrape: a `file_sd` file that is written atomically and removed with the endpoint."""
+
+    def __init__(self, path: Path, target: str, facts: Mapping[str, str] | None = None, *, mode: int = 0o600) -> None:
+        """Write the file, in place of one that a dead process may have left; make its folder if it is missing.
+
+        Args:
+            path: ends in `.json`.
+            target: host and port.
+            facts: for relabelling, as `__meta_stepscope_<name>`; Prometheus drops them after that.
+            mode: permissions; Prometheus often runs as its own user and then needs 0o644.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.path = path
+        labels = {f"__meta_stepscope_{name}": value for name, value in (facts or {}).items()}
+        self._text = json.dumps([{"targets": [target], "labels": labels}]) + "\n"
+        path.parent.mkdir(mode=0o755 if mode & 0o044 else 0o700, parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
+                file.write(self._text)
+                os.fchmod(file.fileno(), mode)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove the file, unless another endpoint has written its own there. May be called again."""
+        with contextlib.suppress(OSError):  # already gone
+            if self.path.read_text(encoding="utf-8") == self._text:
+                self.path.unlink()
 
 
 class PageFeed(Feed):
@@ -90,8 +128,6 @@ def _targets(
     settings: Mapping[str, Any], subject: Subject, endpoint: Endpoint, note: Callable[[str], None]
 ) -> TargetsFile | None:
     """Write the targets file: into the configured folder, readable by others, else into the run."""
-    from stepscope.exporters.prometheus.targets import TargetsFile
-
     named = settings.get(f"{SECTION}targets")
     path = subject.folder / f"prometheus-{subject.node}.json"
     if named:

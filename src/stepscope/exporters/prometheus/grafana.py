@@ -24,7 +24,7 @@ from stepscope.exporters.prometheus.grafana_panels import (
     PanelRow,
     Scale,
 )
-from stepscope.exporters.prometheus.names import Names
+from stepscope.exporters.prometheus.names import UNITS, Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,21 +43,6 @@ HEIGHT = 8
 """Of a panel, in rows of the grid."""
 OWN_PANELS = 60
 """Panels at most for metrics of a run's own."""
-
-GRAFANA_UNITS = {
-    "seconds": "s",
-    "milliseconds": "ms",
-    "bytes": "bytes",
-    "MiB": "mbytes",
-    "GiB": "gbytes",
-    "bytes/second": "binBps",
-    "ratio": "percentunit",
-    "percent": "percent",
-    "celsius": "celsius",
-    "watts": "watt",
-    "joules": "joule",
-    "hertz": "hertz",
-}
 
 _LAST = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 OPTIONS = {
@@ -138,7 +123,7 @@ def own_panels(names: Iterable[str]) -> tuple[Panel, ...]:
         targets = known.targets(name)
         if any(target.is_own for target in targets) and len(panels) < OWN_PANELS:
             matched = f"{targets[0].family}{{{TRAINER}, metric={json.dumps(name, ensure_ascii=False)}}}"
-            scale = Scale(GRAFANA_UNITS.get(unit_of(name), "none"))
+            scale = Scale(UNITS.get(unit_of(name), "none"))
             panels.append(Panel(name, f"Recorded as {name}.", {BY_RANK: matched}, scale, width=8))
     return tuple(panels)
 

@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -161,15 +162,12 @@ class PrometheusMonitor:
         self._thread = threading.Thread(target=_keep_serving, args=(endpoint, self._stop), daemon=True)
         self._thread.name = "stepscope-prometheus"
         self._thread.start()
-        ours = weakref.ref(endpoint)
-        os.register_at_fork(after_in_child=lambda: _leave(ours))
+        os.register_at_fork(after_in_child=partial(_leave, weakref.ref(endpoint)))
 
 
 def _memory_of(gpu_metrics: Any) -> dict[str, float]:
     """Return MiB by label: what the allocator has given out, else what is in use."""
-    keys = {}
-    if isinstance(gpu_metrics, Mapping):
-        keys = {index: str(key) for key in gpu_metrics if (index := index_of(key)) is not None}
+    keys = {index_of(key): str(key) for key in gpu_metrics} if isinstance(gpu_metrics, Mapping) else {}
     found = {}
     for index, memory in by_gpu(gpu_metrics).items():
         size = memory.in_use if memory.allocated is None else memory.allocated
@@ -185,7 +183,7 @@ def _keep_serving(endpoint: Endpoint, stop: threading.Event) -> None:
 
 
 def _leave(ours: weakref.ref[Endpoint]) -> None:
-    """Let go of the port in a forked child, which would keep it taken after its parent has ended."""
+    """Close the port in a forked child, which would keep it in use after its parent has ended."""
     endpoint = ours()
     if endpoint is not None:
         endpoint.close()

@@ -90,20 +90,21 @@ INSTANCES = {
 SILENT = {"gpu", "process", "power", "temperature"}
 """Words whose instances need no mention in the name: no metric of theirs exists both with and without one."""
 UNITS = {
-    "seconds",
-    "milliseconds",
-    "bytes",
-    "MiB",
-    "GiB",
-    "ratio",
-    "percent",
-    "celsius",
-    "watts",
-    "joules",
-    "hertz",
-    "volts",
+    "seconds": "s",
+    "milliseconds": "ms",
+    "bytes": "bytes",
+    "bytes/second": "binBps",
+    "MiB": "mbytes",
+    "GiB": "gbytes",
+    "ratio": "percentunit",
+    "percent": "percent",
+    "celsius": "celsius",
+    "watts": "watt",
+    "joules": "joule",
+    "hertz": "hertz",
+    "volts": "volt",
 }
-"""Units that belong into a name; rows, samples and steps are what is counted, and the name says so."""
+"""Units that belong into a name, with Grafana's id of each; rows, samples and steps are counts, and in the name."""
 OF_RANK = {
     "rows_total",
     "bytes_total",

@@ -87,10 +87,6 @@ class Endpoint:
         host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - no bind
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
-    def fileno(self) -> int:
-        """Return the descriptor of the listening socket."""
-        return self._socket.fileno()
-
     def descriptors(self) -> dict[int, int]:
         """Return the listening socket and the open connections, with the events of `select.poll` they wait for."""
         waiting = {number: select.POLLOUT if one.answer else select.POLLIN for number, one in self._open.items()}

@@ -69,13 +69,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float | None:
 
 
 def summarise(statistics: Statistics, recent: Iterable[float], last: float | None) -> dict[str, float | int | None]:
-    """Put the figures of one metric into a dictionary; an absent figure is None.
-
-    Args:
-        statistics: over all values that the summary is about.
-        recent: values that the percentiles are taken from.
-        last: the newest value, finite or not.
-    """
+    """Return the figures of one metric, with percentiles over `recent` and the newest value; unknown ones are None."""
     ordered = sorted(value for value in recent if math.isfinite(value))
     known = statistics.count > 0
     return {

@@ -9,9 +9,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.gpu_memory import by_gpu
 from stepscope.core.vocabulary import MIB
 from stepscope.exporters.files.jsonl_log import JsonLines
+from stepscope.exporters.files.monitor_rows import gpu_indices
 from stepscope.trackers.monitor.machine_monitor import MachineMonitor
 from stepscope.trackers.monitor.resources import Resources, allocator_memory
 from stepscope.watcher.machine_thread import MachineThread, local_machine
@@ -131,15 +131,11 @@ class RealTimeMonitor(MachineMonitor):
     def _get_gpu_memory(self) -> dict[str, dict[str, float]]:
         """Return MiB by `gpu_<i>`: used and total of the device, and torch's allocator; {} without a GPU."""
         by_name = allocator_memory()
-        cards: dict[int, dict[str, float]] = {}
-        for name, value in self._values.items():
-            parts = name.split("/")
-            if len(parts) == 3 and parts[0] == "gpu" and parts[1].isdecimal() and parts[2].startswith("memory_"):
-                cards.setdefault(int(parts[1]), {})[parts[2]] = value
-        for index, memory in by_gpu(cards).items():
-            own = {"memory_used": memory.used, "memory_total": memory.total}
-            known = {name: size / MIB for name, size in own.items() if size is not None}
-            by_name.setdefault(f"gpu_{index}", {}).update(known)
+        for index in gpu_indices(self._values):
+            for name in ("memory_used", "memory_total"):
+                size = self._values.get(f"gpu/{index}/{name}_bytes")
+                if size is not None:
+                    by_name.setdefault(f"gpu_{index}", {})[name] = size / MIB
         return by_name
 
     def _get_cpu_usage(self) -> float | None:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from math import nan
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.vocabulary import GIB, MIB
-from stepscope.integrations.process_memory import used_cuda
+from stepscope.integrations.process_memory import STATM, resident, used_cuda
 from stepscope.watcher.machine import host_basics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from stepscope.samplers.sampler import Sampler
+    from stepscope.trackers.monitor.training_metrics import TrainingMetrics
 
 FIRST_SECONDS = 0.05
 """How long the first call waits, and the shortest time between two measurements of the processor."""
+FRESH_NS = 100_000_000
+"""Nanoseconds for which a reading of a step's memory is good: torch takes about 0.1 ms for its own."""
 
 
 class Resources:
@@ -94,3 +98,26 @@ def allocator_memory(modules: Mapping[str, Any] = sys.modules) -> dict[str, dict
         }
     except (RuntimeError, AttributeError, AssertionError):  # half-imported, built without CUDA, or a device that failed
         return {}
+
+
+class StepMemory:
+    """Fill in `cpu_memory_mb` and `gpu_memory_mb` of steps that do not have them."""
+
+    def __init__(self, clock: Callable[[], int], statm: str = STATM, modules: Mapping[str, Any] = sys.modules) -> None:
+        """Read at most every `FRESH_NS` by `clock`, monotonic; torch is taken from `modules` and never loaded."""
+        self._clock, self._statm, self._modules = clock, statm, modules
+        self._until = -1
+        self._sizes: dict[str, float | None] = {}
+
+    def fill(self, metrics: TrainingMetrics) -> None:
+        """Add the memory in use to a step; a value that the user gave stays."""
+        now = self._clock()
+        if now > self._until:
+            self._until = now + FRESH_NS
+            self._sizes = {"cpu_memory_mb": resident(self._statm), "gpu_memory_mb": None}
+            with suppress(RuntimeError, AttributeError, AssertionError):  # a device that failed
+                cuda = used_cuda(self._modules)
+                self._sizes["gpu_memory_mb"] = None if cuda is None else float(cuda.memory_allocated())
+        for name, size in self._sizes.items():
+            if size is not None and getattr(metrics, name) is None and name not in metrics.custom:
+                setattr(metrics, name, size / MIB)

@@ -16,14 +16,13 @@ from stepscope.trackers.metrics.custom_metrics import CustomMetrics
 from stepscope.trackers.metrics.recent_values import RecentValues
 from stepscope.trackers.metrics.scalar import DeviceScalar, scalar_of
 from stepscope.trackers.monitor.monitor_settings import MonitorSettings, read_settings
+from stepscope.trackers.monitor.resources import StepMemory
 from stepscope.trackers.monitor.system_attachment import SystemAttachment
 from stepscope.trackers.monitor.training_metrics import TrainingMetrics
 from stepscope.trackers.profiling.gradient_watch import GradientNorms, GradientWatch
-from stepscope.trackers.profiling.step_memory import StepMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -58,7 +57,7 @@ class TrainingMonitor:
 
         Args:
             config: settings, as a dictionary or as the path of a YAML file.
-            custom_metrics: functions of a step's TrainingMetrics (or of nothing), called at every step.
+            custom_metrics: functions of a step's TrainingMetrics (or without arguments), called at every step.
             run: a run to record into, which the monitor does not finish; by default it starts and finishes its own.
             start_run: starts its own run.
             clock: wall clock and monotonic clock.
@@ -69,7 +68,7 @@ class TrainingMonitor:
         self.start_time = self._clock.wall_ns() / 1e9
         self._settings = read_settings(config, self.notices)
         self.tensorboard_dir = self._settings.tensorboard_dir
-        """Folder that holds a folder with the run's event files; None without."""
+        """Parent folder of the run's TensorBoard files; None if there are none."""
         if run is not None:
             for remark in self._settings.remarks:
                 self.notices.say(remark, remark)
@@ -155,10 +154,8 @@ class TrainingMonitor:
         self.start_monitoring()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Finish the run, as failed if there is an exception, which is raised on."""
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Finish the run, as failed if there is an exception, which is not caught."""
         self._stop(error)
 
     def record_metrics(self, step: int, loss: Any, learning_rate: Any, batch_size: Any) -> None:
@@ -179,16 +176,16 @@ class TrainingMonitor:
         """Record the given values of one step and the time since the previous step; return the step.
 
         Args:
-            model: its gradient norm is recorded as `grad_norm`, and as `grad_norm_clipped` after clipping if the loop
-                clips; those of the layers that `track_layers` names as `grad_norm/<layer>`. If the gradients are gone
-                the norm is absent, and the reason is reported once.
-            optimizer: its first group's learning rate is taken when `learning_rate` is omitted. From the second step on
-                the norm is taken right before it steps: then `zero_grad` may come before this call.
+            model: its gradient norm is recorded as `grad_norm`, after clipping as `grad_norm_clipped`, and that of
+                each layer that `track_layers` names as `grad_norm/<layer>`. If the gradients are gone, the norm is
+                absent, and the reason is reported once.
+            optimizer: its first group's learning rate is used when `learning_rate` is omitted. From the second step on
+                the norm is measured right before it steps: then `zero_grad` may come before this call.
             loss: a number or a one-element tensor.
             accuracy: fraction, 0 to 1.
             learning_rate: a number or a one-element tensor.
             custom_metrics: further values by name.
-            step: index; without it the monitor counts up from 0. A given one does not move that count.
+            step: index; without it the monitor counts up from 0. A given index does not change that counter.
         """
         if step is None:
             step, self._next_step = self._next_step, self._next_step + 1
@@ -242,9 +239,8 @@ class TrainingMonitor:
         self._custom.add_to(metrics)
         kept = _snapshot(metrics)
         if self._stopped:
-            self.notices.say(
-                "stopped", "cannot record into the run: monitoring was stopped; call start_monitoring() for a new run"
-            )
+            cause = "monitoring was stopped; call start_monitoring() for a new run"
+            self.notices.say("stopped", f"cannot record into the run: {cause}")
         else:
             self.start_monitoring()
         if self._run is not None:
@@ -268,11 +264,8 @@ class TrainingMonitor:
 
     def _keep(self, name: str, value: float | DeviceScalar) -> None:
         """Keep a number in process."""
-        if name in self._metrics:
-            self._metrics[name].push(value)
-            return
-        label, _problem = clean(name)
-        if label and (label in self._metrics or len(self._metrics) < MAX_NAMES):
+        label = name if name in self._metrics else clean(name)[0]
+        if label in self._metrics or (label and len(self._metrics) < MAX_NAMES):
             self._metrics[label].push(value)
         else:
             cause = f"{MAX_NAMES} names are kept; read further ones from the run"
@@ -281,10 +274,9 @@ class TrainingMonitor:
 
 def _learning_rate(optimizer: Any) -> Any:
     """Return the learning rate of the optimizer's first group; None if it has none."""
-    groups = getattr(optimizer, "param_groups", None)
     try:
-        return groups[0]["lr"] if groups else None
-    except (KeyError, IndexError, TypeError):
+        return optimizer.param_groups[0]["lr"]
+    except (AttributeError, KeyError, IndexError, TypeError):
         return None  # another kind of optimizer
 
 

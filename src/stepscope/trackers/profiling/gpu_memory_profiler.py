@@ -84,7 +84,7 @@ class GPUMemoryProfiler:
         self._baseline: float | None = None
         self._series: dict[str, _Readings] = {}
         self._statistics = Statistics()
-        self._peak = math.nan
+        self._peak = -math.inf
         self._limit: float | None = None
         self._notices = Complaints()
 
@@ -103,13 +103,12 @@ class GPUMemoryProfiler:
     @property
     def peak_allocated_gb(self) -> float:
         """Highest GiB in use that the source knows of, also between measurements; NaN if nothing was measured."""
-        return self._peak / GIB
+        return self._peak / GIB if self.count else math.nan
 
     @property
     def mean_allocated_gb(self) -> float:
         """Mean GiB in use over all measurements; NaN if there is none."""
-        average = self._statistics.average
-        return math.nan if average is None else average / GIB
+        return self._statistics.mean / GIB if self.count else math.nan
 
     @property
     def count(self) -> int:
@@ -124,8 +123,7 @@ class GPUMemoryProfiler:
             if self._baseline is None:
                 self._baseline = allocated
             self._statistics.add(allocated)
-            highest = values["max_allocated_gb"] if math.isfinite(values["max_allocated_gb"]) else allocated
-            self._peak = max(highest, self._peak if math.isfinite(self._peak) else highest)
+            self._peak = max(self._peak, allocated, values["max_allocated_gb"])  # a NaN that is not first is ignored
             self._keep(str(label), allocated)
         return {name: value / GIB for name, value in values.items()}
 
@@ -152,9 +150,7 @@ class GPUMemoryProfiler:
         if label is None:
             label = max(self._series, key=lambda name: self._series[name].count, default="")
         readings = self._series.get(label)
-        if readings is None:
-            return assess((), ())
-        return assess(readings.times, readings.values, limit=self._capacity())
+        return assess(readings.times, readings.values, limit=self._capacity()) if readings else assess((), ())
 
     def _keep(self, label: str, allocated: float) -> None:
         if label not in self._series and len(self._series) >= MAX_LABELS:
@@ -216,9 +212,8 @@ def _choose(device: Any, modules: Mapping[str, Any]) -> str:
     try:
         if backend is None or not hasattr(backend, "memory_stats") or not backend.is_available():
             return PROCESS
-        if not number:
-            number = str(backend.current_device())
-        return f"{kind}:{int(number)}" if int(number) < backend.device_count() else PROCESS
+        index = int(number or backend.current_device())
+        return f"{kind}:{index}" if index < backend.device_count() else PROCESS
     except (RuntimeError, AssertionError, ValueError, AttributeError):  # half-imported, or a driver in trouble
         return PROCESS
 
