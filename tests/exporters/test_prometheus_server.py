@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.exporters.prometheus import server as prometheus_server
 from stepscope.exporters.prometheus.feed import TargetsFile
-from stepscope.exporters.prometheus.request import GUESSES, Reply, Rules, answer, head_of
+from stepscope.exporters.prometheus.request import GUESSES, Reply, Rules, answer
 from stepscope.exporters.prometheus.server import CONNECTIONS, REQUEST_BYTES, SECONDS, Endpoint
 from tests.integration.processes import until
 
@@ -82,7 +82,8 @@ def status(reply):
 
 
 def decide(data, rules=None, local="127.0.0.1", now=0.0):
-    return answer(head_of(data), rules or Rules("127.0.0.1"), local, lambda accept: Reply(200, *page(accept)), now)
+    head = data.partition(b"\r\n\r\n")[0]
+    return answer(head, rules or Rules("127.0.0.1"), local, lambda accept: Reply(200, *page(accept)), now)
 
 
 def test_page_and_health_are_served(endpoint):

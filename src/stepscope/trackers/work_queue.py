@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 IDLE_SECONDS = 60.0
-"""The thread ends after so long without work; the next item starts another."""
+"""The thread ends after this time without work; the next item starts another."""
 Work = TypeVar("Work")
 
 
@@ -22,13 +22,9 @@ class Worklist(Generic[Work]):
     """
 
     def __init__(self, do: Callable[[Work], None], *, name: str, most: int, keep_oldest: bool = False) -> None:
-        """Prepare; nothing starts.
+        """Prepare; nothing starts. `do` does one item of work, in the thread `name`, and must not raise.
 
-        Args:
-            do: does one item of work, in the thread; it must not raise.
-            name: of the thread.
-            most: items that may wait.
-            keep_oldest: drop the new item if the queue is full; by default the oldest is dropped.
+        If `most` items wait, the oldest is dropped for a new one; with `keep_oldest` the new one is dropped.
         """
         self._do, self._name, self._most, self._keep_oldest = do, name, most, keep_oldest
         self._begin()
@@ -41,8 +37,8 @@ class Worklist(Generic[Work]):
         self._busy = False
 
     def add(self, work: Work) -> bool:
-        """Queue an item and return at once; return False if an item was dropped for it, or it itself."""
-        if self._owner != os.getpid():  # the parent's items are the parent's, and its lock may be held for ever
+        """Queue an item and return at once; return False if this or another item was dropped."""
+        if self._owner != os.getpid():  # a fork: the items belong to the parent, and its lock may be held for ever
             self._begin()
         with self._changed:
             fits = len(self._waiting) < self._most

@@ -50,22 +50,13 @@ class JsonLines:
         *,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Prepare; neither folder nor file is made before the first row.
-
-        Args:
-            folder: of the files; it is made if missing.
-            stem: start of their names, such as `gpu_metrics`.
-            rotation: when a new file begins.
-            now: returns nanoseconds since 1970.
-        """
+        """Prepare; neither folder nor file is made before the first row. `now` returns nanoseconds since 1970."""
         self.folder = Path(folder)
         self.stem = stem
         self.path: Path | None = None
         """The current file; None before the first row."""
-        self.lines = 0
-        """Rows written."""
-        self.lost = 0
-        """Rows that could not be written."""
+        self.lines, self.lost = 0, 0
+        """Rows that were written, and rows that could not be."""
         self._rotation, self._now = rotation or Rotation(), now
         self._file = -1
         self._owner = os.getpid()
@@ -86,10 +77,8 @@ class JsonLines:
             self._append(data)
         except OSError as error:
             self.lost += len(rows)
-            cause = error.strerror or str(error)
-            raise StepscopeError(
-                f"write {self.stem} to {self.folder}", cause, "make room or access there, or choose another folder"
-            ) from error
+            what, remedy = f"write {self.stem} to {self.folder}", "make room or access there, or choose another folder"
+            raise StepscopeError(what, error.strerror or error, remedy) from error
         self.lines += len(rows)
 
     def close(self) -> None:
@@ -108,17 +97,13 @@ class JsonLines:
         if self._owner != os.getpid():  # a fork: the parent keeps its file
             self._file, self._owner = -1, os.getpid()
             self._kept.clear()
-        if self._file < 0:
-            self._begin()
-        elif self._is_over(size):
-            before = self._file
+        before, rule = self._file, self._rotation
+        is_large = rule.max_bytes and self._size > 0 and self._size + size > rule.max_bytes
+        is_old = rule.max_seconds > 0 and self._now() - self._born >= rule.max_seconds * 1e9
+        if before < 0 or is_large or is_old:
             self._begin()  # if it fails, the old file stays the current one
-            os.close(before)
-
-    def _is_over(self, size: int) -> bool:
-        rule = self._rotation
-        large = bool(rule.max_bytes) and self._size > 0 and self._size + size > rule.max_bytes
-        return large or (rule.max_seconds > 0 and self._now() - self._born >= rule.max_seconds * 1e9)
+            if before >= 0:
+                os.close(before)
 
     def _begin(self) -> None:
         """Make the next file and remove the oldest beyond the number to keep."""

@@ -84,15 +84,9 @@ class Board:
         steps: int = 0,
         step_seconds: Iterable[float] = (),
     ) -> None:
-        """Take in what one rank has recorded since the last call.
+        """Take in the newest values of a rank, in base units, and the number and durations of the steps that ended.
 
-        Args:
-            run: id of the run.
-            rank: of the trainer; below 0 it is the machine, as in the watcher's own rows (-1 is node 0).
-            project: of the run.
-            values: newest value of each metric, in its base unit.
-            steps: number of steps that ended.
-            step_seconds: duration of each of them.
+        A rank below 0 is the machine, as in the watcher's own rows (-1 is node 0).
         """
         source = self._sources.get((run, rank)) or self._enter(run, rank, project)
         moment = self._clock()

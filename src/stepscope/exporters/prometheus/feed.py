@@ -29,11 +29,8 @@ class TargetsFile:
     def __init__(self, path: Path, target: str, facts: Mapping[str, str] | None = None, *, mode: int = 0o600) -> None:
         """Write the file, in place of one that a dead process may have left; make its folder if it is missing.
 
-        Args:
-            path: ends in `.json`.
-            target: host and port.
-            facts: for relabelling, as `__meta_stepscope_<name>`; Prometheus drops them after that.
-            mode: permissions; Prometheus often runs as its own user and then needs 0o644.
+        The facts are labels for relabelling, `__meta_stepscope_<name>`, which Prometheus drops after that. It often
+        runs as its own user and then needs the mode 0o644.
 
         Raises:
             OSError: it cannot be written.

@@ -84,26 +84,16 @@ class Rules:
         return refusal(429 if len(self._failures) > GUESSES else 401, "a token is needed")
 
 
-def head_of(received: bytes) -> bytes | None:
-    """Return request line and headers, without the empty line that ends them; None if they are incomplete."""
-    end = received.find(b"\r\n\r\n")
-    return None if end < 0 else received[:end]
-
-
 def refusal(status: int, why: str) -> Reply:
     """Return a response that explains why the request was refused."""
     return Reply(status, PLAIN, f"{why}\n".encode())
 
 
 def answer(head: bytes, rules: Rules, local: str, metrics: Callable[[str], Reply], now: float) -> Reply:
-    """Return the reply to a request.
+    """Return the reply to a request with this request line and headers.
 
-    Args:
-        head: request line and headers.
-        rules: who may read.
-        local: address that the client reached.
-        metrics: returns the page for an `Accept` header.
-        now: seconds, for the count of wrong tokens.
+    `local` is the address that the client reached, `metrics` returns the page for an `Accept` header, and `now` is in
+    seconds.
     """
     try:
         request = _parse(head)

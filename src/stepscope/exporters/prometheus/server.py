@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.access import is_loopback
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.exporters.prometheus.request import Reply, Rules, answer, head_of, refusal
+from stepscope.exporters.prometheus.request import Reply, Rules, answer, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,14 +55,10 @@ class Endpoint:
         token: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Listen on a port, or on the next one that is free.
+        """Listen on a port, or on the next one that is free; 0 is any.
 
-        Args:
-            page: takes a scrape's `Accept` header, returns content type and body.
-            host: address to listen on.
-            port: the first one to try; 0: any.
-            token: must be sent by clients as `Authorization: Bearer`; required if the address is not loopback.
-            clock: returns seconds, monotonic.
+        `page` takes a scrape's `Accept` header and returns content type and body. A token, which clients send as
+        `Authorization: Bearer`, is required if the address is not loopback.
 
         Raises:
             UsageError: the address can be reached from elsewhere, and no token is given.
@@ -131,10 +127,7 @@ class Endpoint:
     def _go_on(self, descriptor: int) -> None:
         connection = self._open[descriptor]
         try:
-            if connection.answer:
-                self._send(descriptor, connection)
-            else:
-                self._receive(descriptor, connection)
+            (self._send if connection.answer else self._receive)(descriptor, connection)
         except BlockingIOError:  # nothing to do yet: poll says when
             return
         except OSError:
@@ -146,10 +139,10 @@ class Endpoint:
             self._drop(descriptor)
             return
         connection.received += data
-        head = head_of(bytes(connection.received))
-        if head is None and len(connection.received) < REQUEST_BYTES:
+        head, end, _ = bytes(connection.received).partition(b"\r\n\r\n")
+        if not end and len(connection.received) < REQUEST_BYTES:
             return
-        if head is None or len(head) > REQUEST_BYTES:
+        if not end or len(head) > REQUEST_BYTES:
             reply = refusal(431, "the request is too long")
         else:
             local = connection.client.getsockname()[0]

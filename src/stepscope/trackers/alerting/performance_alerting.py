@@ -105,18 +105,12 @@ class PerformanceAlerting:
     ) -> list[Alert]:
         """Return the alerts, each with `type`, `message` and `severity`; unknown values are not checked.
 
-        Args:
-            current_metrics: `loss`, `gpu_memory` (by GPU), `cpu_percent`, and a speed such as `training_speed`.
-            baseline_metrics: the same, from a time when the training was healthy.
+        The metrics are `loss`, `gpu_memory` (by GPU), `cpu_percent`, and a speed such as `training_speed`; the baseline
+        has the same, from a time when the training was healthy.
         """
         current = current_metrics if isinstance(current_metrics, Mapping) else {}
-        baseline = baseline_metrics if isinstance(baseline_metrics, Mapping) else {}
-        return [
-            *self._loss(current, baseline),
-            *self._gpus(current),
-            *self._cpu(current),
-            *self._speed(current, baseline),
-        ]
+        normal = baseline_metrics if isinstance(baseline_metrics, Mapping) else {}
+        return [*self._loss(current, normal), *self._gpus(current), *self._cpu(current), *self._speed(current, normal)]
 
     def _loss(self, current: Mapping[str, Any], baseline: Mapping[str, Any]) -> Iterator[Alert]:
         loss, normal = _number(current.get("loss")), _number(baseline.get("loss"))

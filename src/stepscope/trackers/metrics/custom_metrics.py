@@ -1,8 +1,9 @@
-"""Custom metrics: functions of the user, called once per step; one that fails cannot stop the training."""
+"""Custom metrics: functions of the user, called once per step; a failure cannot stop the training."""
 
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from inspect import Parameter
 from typing import TYPE_CHECKING
 
@@ -26,18 +27,17 @@ class CustomMetrics:
         self._functions: dict[str, Callable[[TrainingMetrics], object]] = {}
         self._strikes: dict[str, int] = {}
         self._notices = Complaints()
-        self.errors: dict[str, int] = {}
-        """Failures by name, over the whole time."""
+        self.errors: Counter[str] = Counter()
+        """All failures, by name."""
         for name, function in (functions or {}).items():
             self.add(name, function)
 
     def add(self, name: str, function: Callable[..., object]) -> None:
         """Add or replace the function of a metric. An object that is not callable is refused with a notice."""
         if not callable(function):
-            self.errors[name] = self.errors.get(name, 0) + 1
-            kind = type(function).__name__
-            remedy = "give a function of the step's metrics"
-            self._notices.say(name, f"cannot use custom metric {name!r}: a {kind} is not a function; {remedy}")
+            self.errors[name] += 1
+            cause = f"a {type(function).__name__} is not a function; give a function of the step's metrics"
+            self._notices.say(name, f"cannot use custom metric {name!r}: {cause}")
             return
         self._functions[name] = function if _takes_metrics(function) else lambda _metrics: function()
         self._strikes[name] = 0
@@ -46,35 +46,25 @@ class CustomMetrics:
         """Return the metrics whose function is no longer called."""
         return [name for name, strikes in self._strikes.items() if strikes >= STRIKES]
 
-    def compute(self, metrics: TrainingMetrics) -> dict[str, object]:
-        """Return the values of the functions for a step; failed ones are left out."""
+    def add_to(self, metrics: TrainingMetrics) -> None:
+        """Call the functions for a step and add their values; values that the loop gave are kept, failures left out."""
         values: dict[str, object] = {}
         for name, function in list(self._functions.items()):
             if self._strikes[name] >= STRIKES:
                 continue
             try:
                 value = function(metrics)
-            except Exception as error:  # noqa: BLE001 - a user's function may raise anything; counted and told once
-                self._strike(name, error)
+            except Exception as error:  # noqa: BLE001 - a user's function may raise anything; counted and reported once
+                self.errors[name] += 1
+                self._strikes[name] += 1
+                remedy = f"correct the function, it is left out after {STRIKES} failures in a row"
+                self._notices.say(name, f"cannot compute custom metric {name!r}: {in_words(error)}; {remedy}")
                 continue
             self._strikes[name] = 0
             if value is not None:
                 values[name] = value
-        return values
-
-    def add_to(self, metrics: TrainingMetrics) -> None:
-        """Add the computed metrics to a step; values given by the loop are kept."""
-        for name, value in self.compute(metrics).items():
+        for name, value in values.items():
             metrics.custom.setdefault(name, value)
-
-    def _strike(self, name: str, error: Exception) -> None:
-        self.errors[name] = self.errors.get(name, 0) + 1
-        self._strikes[name] += 1
-        self._notices.say(
-            name,
-            f"cannot compute custom metric {name!r}: {in_words(error)}; "
-            f"correct the function, it is left out after {STRIKES} failures in a row",
-        )
 
 
 def _takes_metrics(function: Callable[..., object]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.clock import Clock
@@ -10,6 +11,7 @@ from stepscope.core.vocabulary import canonical
 from stepscope.exporters.files.jsonl_log import JsonLines
 from stepscope.exporters.files.monitor_rows import training_row
 from stepscope.recorder.device import DeviceError, DeviceValues, on_device
+from stepscope.session.current import CURRENT
 from stepscope.trackers.line_queue import LineQueue
 from stepscope.trackers.metrics.scalar import DeviceScalar, scalar_of
 from stepscope.trackers.monitor.resources import allocator_memory
@@ -34,10 +36,7 @@ class TrainingMonitorCallback:
     def __init__(self, gpu_monitor: GPUMonitor, *, run: LoggedRun | None = None, clock: Clock | None = None) -> None:
         """Prepare; nothing starts.
 
-        Args:
-            gpu_monitor: started and stopped with the training, unless it runs already; the file goes to its folder.
-            run: where steps are recorded too; the current run of the process by default.
-            clock: wall clock and monotonic clock.
+        The GPU monitor is started and stopped with the training, unless it runs already; the file goes to its folder.
         """
         self.gpu_monitor = gpu_monitor
         self.steps = 0
@@ -58,7 +57,7 @@ class TrainingMonitorCallback:
             self.gpu_monitor.start_monitoring()
             self._started_monitor = True
         if self._given is None:
-            self._run = _current_run()
+            self._run = CURRENT.run if CURRENT.run.recording else None
 
     def on_step_begin(self) -> None:
         """Take the time."""
@@ -129,17 +128,12 @@ class TrainingMonitorCallback:
         row.setdefault("memory_reserved_mb", memory.get("memory_reserved"))
         complete = training_row(row, self._clock.wall_ns())
         self._history.append(complete)
-        if self.gpu_monitor.log_dir is not None:
-            self._queue().put(complete, later)
-
-    def _queue(self) -> LineQueue:
-        if self._lines is None:
-            monitor = self.gpu_monitor
-            self._lines = LineQueue(
-                JsonLines(str(monitor.log_dir), "training_metrics", monitor.rotation, now=self._clock.wall_ns),
-                lambda text: monitor.notices.say("training file", text),
-            )
-        return self._lines
+        monitor = self.gpu_monitor
+        if monitor.log_dir is not None:
+            if self._lines is None:
+                file = JsonLines(monitor.log_dir, "training_metrics", monitor.rotation, now=self._clock.wall_ns)
+                self._lines = LineQueue(file, partial(monitor.notices.say, "training file"))
+            self._lines.put(complete, later)
 
     def _taken(self, name: str, value: object) -> float | Arriving | DeviceScalar | None:
         """Return a number, or one that is on its way; None for an invalid value, which is reported once."""
@@ -154,10 +148,3 @@ class TrainingMonitorCallback:
             cause = f"a {type(value).__name__} is not one number; give a number or a one-element tensor"
             self.gpu_monitor.notices.say(f"value {name}", f"cannot write {name} to the file: {cause}")
         return number
-
-
-def _current_run() -> LoggedRun | None:
-    """Return the run that this process records, if it records one."""
-    from stepscope.session.current import CURRENT
-
-    return CURRENT.run if CURRENT.run.recording else None

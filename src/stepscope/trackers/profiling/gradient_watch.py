@@ -1,8 +1,8 @@
 """The norm of a model's gradients, measured right before the optimizer steps.
 
 After `zero_grad` the gradients are gone or zero, so a hook of the optimizer takes the norm before its step, as a tensor
-that stays on its device: nothing waits. If the loop clips, the norm before clipping is the one that the clipping
-itself has computed. torch is never imported by us.
+that stays on its device: nothing waits. If the loop clips, its clipping has computed the norm before clipping. We never
+import torch.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class GradientWatch:
         self._listen()
         self._follow(model, optimizer)
         found = self._norms(model) if taken is None else taken
-        if taken is None and found.norm is not None and _is_zero_on_host(found.norm):
+        is_on_host = getattr(getattr(found.norm, "device", None), "type", "cpu") == "cpu"  # a device is not waited for
+        if taken is None and found.norm is not None and is_on_host and float(found.norm) == 0.0:
             found, self.unavailable = GradientNorms(), GONE
         if found.norm is None:
             self._notices.say("grad_norm", f"cannot take the gradient norm of the model: {self.unavailable or GONE}")
@@ -173,8 +174,3 @@ class GradientWatch:
             return None
         tensors = [tensor.detach() for tensor in gradients_of(members).tensors]
         return total_of(norms_of(tensors)[0]) if tensors else None
-
-
-def _is_zero_on_host(norm: Any) -> bool:
-    """Return whether a norm on the host is 0; a device is not waited for."""
-    return getattr(getattr(norm, "device", None), "type", "cpu") == "cpu" and float(norm) == 0.0
