@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.core.errors import UsageError
 from stepscope.core.ring import NO_STEP
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stepscope.exporters.files.selection import ExportedMetric
-    from stepscope.store.points import Points
     from stepscope.store.reader import Past
 
 CHUNK = 1 << 17
@@ -52,21 +51,15 @@ def write_arrow(past: Past, metrics: Sequence[ExportedMetric], path: Path) -> No
     )
     with path.open("wb") as stream, pa.ipc.new_file(stream, schema) as writer:
         for metric, points in chunks(portions(past, metrics), CHUNK):
-            writer.write_batch(_batch(pa, schema, metric.written, points))
-
-
-def _batch(pa: Any, schema: Any, name: str, points: Points) -> Any:
-    text = name.encode("utf-8", "replace").decode()
-    columns = [
-        pa.repeat(pa.scalar(text, pa.string()), len(points)),
-        pa.array(points.rank, pa.int32()),
-        pa.array(points.attempt, pa.int32()),
-        pa.array(points.seq, pa.int64()),
-        pa.array(points.step, pa.int64(), mask=points.step == NO_STEP),
-        pa.array(points.time.astype("datetime64[us]")).cast(pa.timestamp("us", "UTC")),
-        pa.array(points.value, pa.float64()),
-    ]
-    return pa.record_batch(columns, schema=schema)
+            text = metric.written.encode("utf-8", "replace").decode()
+            arrays = [
+                pa.repeat(pa.scalar(text, pa.string()), len(points)),
+                *(pa.array(getattr(points, name), columns[name]) for name in ("rank", "attempt", "seq")),
+                pa.array(points.step, columns["step"], mask=points.step == NO_STEP),
+                pa.array(points.time.astype("datetime64[us]")).cast(columns["time"]),
+                pa.array(points.value, columns["value"]),
+            ]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
 
 
 def write_parquet(past: Past, metrics: Sequence[ExportedMetric], path: Path) -> None:

@@ -187,7 +187,7 @@ def _portions(past: Past, metrics: Sequence[ExportedMetric]) -> Iterator[tuple[E
     for metric in metrics:
         size = sizes.get(metric.recorded, 0)
         if waiting and held + size > PORTION:
-            yield from _whole(past, waiting)
+            yield from _together(past, waiting)
             waiting, held = [], 0
         if size > PORTION:
             for points in by_span(past, {metric.recorded}, BY_SEQUENCE):
@@ -195,7 +195,7 @@ def _portions(past: Past, metrics: Sequence[ExportedMetric]) -> Iterator[tuple[E
         else:
             waiting.append(metric)
             held += size
-    yield from _whole(past, waiting)
+    yield from _together(past, waiting)
 
 
 def chunks(
@@ -213,10 +213,10 @@ def chunks(
                 yield last[0], rest
                 rest = Points.empty()
             last, part = new, Points.concat([rest, part]) if len(rest) else part
-            whole = len(part) // size * size
-            for start in range(0, whole, size):
+            full = len(part) // size * size
+            for start in range(0, full, size):
                 yield metric, part.select(slice(start, start + size))
-            rest = part.select(slice(whole, None))
+            rest = part.select(slice(full, None))
     if last is not None and len(rest):
         yield last[0], rest
 
@@ -231,7 +231,7 @@ def sizes_of(past: Past) -> dict[str, int]:
     return {}
 
 
-def _whole(past: Past, metrics: Sequence[ExportedMetric]) -> Iterator[tuple[ExportedMetric, Points]]:
+def _together(past: Past, metrics: Sequence[ExportedMetric]) -> Iterator[tuple[ExportedMetric, Points]]:
     """Read metrics together."""
     points = in_order(with_sorted_names(past.points([metric.recorded for metric in metrics])))
     for metric in metrics:

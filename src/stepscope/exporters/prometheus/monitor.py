@@ -70,12 +70,9 @@ class PrometheusMonitor:
     """
 
     def __init__(self, port: int = 8000, host: str = "127.0.0.1", *, token: str | None = None) -> None:
-        """Make the metrics and serve them.
+        """Make the metrics and serve them, on the first free port from `port` on; 0 is any.
 
-        Args:
-            port: the first one to try; 0: any.
-            host: address to listen on; one that is not loopback requires a token.
-            token: what Prometheus sends as its credentials.
+        An address that is not loopback requires a token, which Prometheus sends as its credentials.
         """
         self.registry = CollectorRegistry()
         self.gauges: dict[str, Gauge] = {
@@ -108,14 +105,10 @@ class PrometheusMonitor:
         return None if self._endpoint is None else f"http://{self._endpoint.target}/metrics"
 
     def update_metrics(self, loss: Any, gpu_metrics: Any, cpu_percent: Any, step_duration: Any) -> None:
-        """Take in one step. A value that is no number is left out and counted; None is left out.
+        """Add one step, with its duration in seconds. A value that is not a number is left out and counted.
 
-        Args:
-            loss: of the step.
-            gpu_metrics: `memory_allocated` of each GPU in MiB, as `monitor_resources()["gpu_metrics"]` has it (the
-                label is its key), or memory in any other accepted shape (the label is the index).
-            cpu_percent: 0 to 100.
-            step_duration: seconds.
+        `gpu_metrics` has `memory_allocated` of each GPU in MiB, as in `monitor_resources()["gpu_metrics"]` (its key is
+        the label), or memory in any other accepted shape (the index is the label).
         """
         self.training_steps.inc()
         self._take(self.training_loss.set, loss)

@@ -56,13 +56,9 @@ class AlertSystem:
     ) -> bool:
         """Add a rule, or replace the one of that name; return whether it was accepted.
 
-        Args:
-            name: shown to people.
-            condition: takes the metrics of a step (`metrics.loss`); returns whether to alert.
-            severity: info, warning or critical.
-            message: template such as "Loss spike detected: {loss:.2f}"; an unknown placeholder is kept as it is.
-            cooldown_seconds: time in which it does not fire again.
-            remedy: what to do about it.
+        `condition` takes the metrics of a step (`metrics.loss`) and returns whether to alert. `severity` is info,
+        warning or critical. `message` is a template such as "Loss spike detected: {loss:.2f}"; an unknown placeholder
+        is kept. The rule does not fire again within `cooldown_seconds`.
         """
         try:
             self._rules.add(name, condition, severity, message, cooldown_seconds, remedy)  # type: ignore[arg-type]

@@ -75,16 +75,11 @@ class PerformanceAlerting:
         now: Callable[[], float] = time.time,
         stream: TextIO | None = None,
     ) -> None:
-        """Prepare; nothing connects.
+        """Prepare; nothing connects. Without an `email_config` that has all of KEYS nothing is sent.
 
-        Args:
-            email_config: has all of KEYS; without it nothing is sent.
-            subject: template of the mail's subject, with `{type}`, `{message}`, `{severity}`, `{time}`, `{remedy}`.
-            body: template of its text, with the same.
-            cooldown_seconds: time in which an alert of one type is not sent again.
-            send: takes subject and text; returns why they could not be sent, or an empty text.
-            now: returns seconds since 1970.
-            stream: where problems are printed; stderr by default.
+        Subject and body are templates with `{type}`, `{message}`, `{severity}`, `{time}` and `{remedy}`. An alert of
+        one type is sent once in `cooldown_seconds`. `send` takes subject and text, and returns why they could not be
+        sent, or an empty text.
         """
         self.email_config: dict[str, Any] = dict(email_config or {})
         self.alert_thresholds: dict[str, float] = dict(THRESHOLDS)

@@ -51,15 +51,9 @@ class GRPOMetricsTracker:
         kl_divergence: object = None,
         **others: object,
     ) -> None:
-        """Add the figures of one step.
+        """Add the figures of one step; `others` are further ones by name, such as entropy or completion_length.
 
-        Args:
-            step: its number.
-            policy_loss: loss of the policy.
-            mean_reward: mean reward of the batch.
-            reward_components: mean of each part of the reward, by any name, such as format, score and meta.
-            kl_divergence: estimated divergence from the reference.
-            others: any further figures by name, such as entropy or completion_length.
+        `reward_components` has the batch mean of each part of the reward, under any name, such as format and score.
         """
         self._step = step
         given = {"policy_loss": policy_loss, "mean_reward": mean_reward, "kl_divergence": kl_divergence, **others}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from stepscope.core.config import Config, load, load_or_default
+from stepscope.core.config import load, load_or_default
 from stepscope.core.errors import UsageError
 from stepscope.core.identity import Distributed, place_of
 
@@ -52,14 +52,11 @@ def read_settings(config: ConfigSource | None, notices: Complaints) -> MonitorSe
         return MonitorSettings()
     settings = config if isinstance(config, Mapping) else {}
     files = [] if isinstance(config, Mapping) else [Path(config)]
+    reported = 0
     try:
-        return _explicit(load(files, settings))
+        loaded = load(files, settings)
     except UsageError as error:
         notices.say("configuration", str(error))
-    return _explicit(load_or_default(files, settings), said=1)
-
-
-def _explicit(config: Config, said: int = 0) -> MonitorSettings:
-    """Return the given settings without defaults and implied ones, and the remarks but the last `said`."""
-    given = {path: config.get(path) for path, source in config.sources.items() if not source.startswith("implied by ")}
-    return MonitorSettings(given, config.notices[: len(config.notices) - said])
+        loaded, reported = load_or_default(files, settings), 1
+    given = {path: loaded.get(path) for path, source in loaded.sources.items() if not source.startswith("implied by ")}
+    return MonitorSettings(given, loaded.notices[: len(loaded.notices) - reported])

@@ -54,16 +54,11 @@ class RealTimeMonitor(MachineMonitor):
     ) -> None:
         """Prepare; nothing starts.
 
-        Args:
-            alerting_system: its `check_alerts(current, baseline)` and `send_alert(alert)` are called, if it has them.
-            training_monitor: the source of the loss; without one set `current_loss`.
-            storage: a function called with every sample, or a folder for `monitoring_metrics_*.jsonl`.
-            baseline_metrics: the baseline; by default the first sample after the warm-up.
-            warmup_samples: number of first samples that are neither checked nor become the baseline.
-            make_machine: returns the machine to sample.
-            resources: reads the CPU usage.
-            now: returns seconds since 1970.
-            stream: where errors are printed; stderr by default.
+        - `alerting_system`: its `check_alerts(current, baseline)` and `send_alert(alert)` are called, if it has them.
+        - `training_monitor`: the source of the loss; without one set `current_loss`.
+        - `storage`: a function called with every sample, or a folder for `monitoring_metrics_*.jsonl`.
+        - `baseline_metrics`: by default the first sample after the `warmup_samples`, which are not checked.
+        - `stream`: where errors are printed; stderr by default.
         """
         self.alerting_system = alerting_system
         self.training_monitor = training_monitor

@@ -53,14 +53,10 @@ class TrainingMonitor:
         start_run: Callable[[MonitorSettings], MonitoredRun] = MonitorSettings.start_run,
         clock: Clock | None = None,
     ) -> None:
-        """Set up a monitor.
+        """Set up a monitor with settings, a dictionary or the path of a YAML file.
 
-        Args:
-            config: settings, as a dictionary or as the path of a YAML file.
-            custom_metrics: functions of a step's TrainingMetrics (or without arguments), called at every step.
-            run: a run to record into, which the monitor does not finish; by default it starts and finishes its own.
-            start_run: starts its own run.
-            clock: wall clock and monotonic clock.
+        The functions in `custom_metrics` are called at every step, with its TrainingMetrics or without arguments. The
+        monitor starts and finishes its own run, unless `run` is given.
         """
         self.notices = Complaints()
         self._metrics: defaultdict[str, RecentValues] = defaultdict(RecentValues)
@@ -179,11 +175,11 @@ class TrainingMonitor:
             model: its gradient norm is recorded as `grad_norm`, after clipping as `grad_norm_clipped`, and that of
                 each layer that `track_layers` names as `grad_norm/<layer>`. If the gradients are gone, the norm is
                 absent, and the reason is reported once.
-            optimizer: its first group's learning rate is used when `learning_rate` is omitted. From the second step on
-                the norm is measured right before it steps: then `zero_grad` may come before this call.
-            loss: a number or a one-element tensor.
+            optimizer: from the second step on the norm is measured right before it steps: then `zero_grad` may come
+                before this call.
+            loss: a number or a one-element tensor, as all values.
             accuracy: fraction, 0 to 1.
-            learning_rate: a number or a one-element tensor.
+            learning_rate: by default that of the optimizer's first group.
             custom_metrics: further values by name.
             step: index; without it the monitor counts up from 0. A given index does not change that counter.
         """

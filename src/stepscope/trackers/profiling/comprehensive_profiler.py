@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ITERATION = "iteration"
-"""Name of the timing, and label of the measurements, of a whole iteration."""
+"""Name of the timing, and label of the measurements, of an iteration."""
 
 
 class ComprehensiveProfiler:

@@ -124,7 +124,12 @@ class GPUMemoryProfiler:
                 self._baseline = allocated
             self._statistics.add(allocated)
             self._peak = max(self._peak, allocated, values["max_allocated_gb"])  # a NaN that is not first is ignored
-            self._keep(str(label), allocated)
+            label = str(label)
+            if label in self._series or len(self._series) < MAX_LABELS:
+                self._series.setdefault(label, _Readings()).add(self._clock(), allocated)
+            else:
+                cause = f"there are {MAX_LABELS} already; use fewer labels, further ones are measured without a trend"
+                self._notices.say("labels", f"cannot keep label {label[:80]!r}: {cause}")
         return {name: value / GIB for name, value in values.items()}
 
     def set_baseline(self) -> None:
@@ -151,13 +156,6 @@ class GPUMemoryProfiler:
             label = max(self._series, key=lambda name: self._series[name].count, default="")
         readings = self._series.get(label)
         return assess(readings.times, readings.values, limit=self._capacity()) if readings else assess((), ())
-
-    def _keep(self, label: str, allocated: float) -> None:
-        if label not in self._series and len(self._series) >= MAX_LABELS:
-            remedy = "use fewer labels; further ones are measured without a trend"
-            self._notices.say("labels", f"cannot keep label {label[:80]!r}: there are {MAX_LABELS} already; {remedy}")
-            return
-        self._series.setdefault(label, _Readings()).add(self._clock(), allocated)
 
     def _read(self) -> dict[str, float]:
         """Return the four figures in bytes, under their names in GiB; NaN where the source has none."""
