@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from stepscope.alerts.rules.rule import Rule
 
-INACTIVE, PENDING, FIRING, ACKNOWLEDGED, SILENCED, RESOLVED = (
-    *("inactive", "pending", "firing", "acknowledged", "silenced", "resolved"),
-)
+INACTIVE, PENDING, FIRING = "inactive", "pending", "firing"
+ACKNOWLEDGED, SILENCED, RESOLVED = "acknowledged", "silenced", "resolved"
 ACTIVE = (FIRING, ACKNOWLEDGED, SILENCED)
 AT_END = "; still so at the end"
 """Appended to the text of an alert that was active when the run, or its rank, ended."""

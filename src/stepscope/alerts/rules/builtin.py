@@ -232,8 +232,8 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
 
 
 def _gpu(given: Mapping[str, float]) -> list[Rule]:
-    span = RuleWindow(given["machine_seconds"], TIME)
     idle = given["gpu_idle_seconds"]
+    lasting = partial(_hourly, lasting=RuleWindow(given["machine_seconds"], TIME))
     harmful = ("hw_thermal", "sw_thermal", "hw_slowdown", "power_brake")
     return [
         _hourly(
@@ -242,17 +242,15 @@ def _gpu(given: Mapping[str, float]) -> list[Rule]:
             hysteresis=0.1,
             message=f"GPU {{instance}} was busy {{shown}} of the last {idle / 60:g} min",
         ),
-        _hourly(
+        lasting(
             "gpu_memory",
             when=f"gpu/*/memory_used_bytes / gpu/*/memory_total_bytes > {given['gpu_memory']:g}",
-            lasting=span,
             hysteresis=0.02,
             message="GPU {instance} has {shown} of its memory in use",
         ),
-        _hourly(
+        lasting(
             "gpu_temperature",
             when=f"gpu/*/temperature_celsius > {given['gpu_temperature']:g}",
-            lasting=span,
             hysteresis=0.05,
             message="GPU {instance} is at {shown}",
         ),
@@ -265,12 +263,12 @@ def _gpu(given: Mapping[str, float]) -> list[Rule]:
 
 
 def _load(given: Mapping[str, float]) -> list[Rule]:
-    span = RuleWindow(given["machine_seconds"], TIME)
+    seconds = given["machine_seconds"]
+    lasting = partial(_hourly, lasting=RuleWindow(seconds, TIME))
     return [
-        _hourly(
+        lasting(
             "cpu_usage",
             when=f"mean(cpu/usage_ratio, 60s) > {given['cpu_usage']:g}",
-            lasting=span,
             hysteresis=0.05,
             severity=INFO,
             message="the CPUs are {shown} busy",
@@ -278,23 +276,21 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
         _hourly(
             "memory_pressure",
             when=f"memory/used_ratio > {given['memory_usage']:g}",
-            lasting=RuleWindow(min(30.0, span.size), TIME),
+            lasting=RuleWindow(min(30.0, seconds), TIME),
             hysteresis=0.03,
             cooldown=1800.0,
             escalate=Escalation(1800.0),
             message="{shown} of the memory (of the container's limit, if there is one) is in use",
         ),
-        _hourly(
+        lasting(
             "io_wait",
             when=f"mean(cpu/iowait_ratio, 60s) > {given['io_wait']:g}",
-            lasting=span,
             hysteresis=0.2,
             message="the CPUs wait for disks {shown} of the time",
         ),
-        _hourly(
+        lasting(
             "io_pressure",
             when=f"mean(pressure/io_full_ratio, 60s) > {given['io_wait']:g}",
-            lasting=span,
             hysteresis=0.2,
             message="everything on the machine waited for disks {shown} of the last minute",
         ),

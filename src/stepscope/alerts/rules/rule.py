@@ -112,23 +112,26 @@ class Rule:
 
     def facts(self) -> dict[str, Any]:
         """Return the rule as plain data, as in a file; `rule_of` reads it back."""
-        found: dict[str, Any] = {"name": self.name}
-        found |= {key: getattr(self, key) for key in ("when", "detect", "over", "clear")}
-        found |= {key: list(getattr(self, key)) for key in ("event", "metric", "until", "same")}
-        found |= {key: dict(getattr(self, key)) for key in ("options", "labels")}
-        found |= {"where": {key: list(value) for key, value in self.where.items()}}
-        found |= {
-            key: f"{window.size:g}s" if window.unit == TIME else f"{window.size:g} {window.unit}"
-            for key, window in (("for", self.lasting), ("keep", self.keep))
-            if window.size
+        found: dict[str, Any] = {
+            **{key: getattr(self, key) for key in ("name", "when", "detect", "over", "clear")},
+            **{key: list(getattr(self, key)) for key in ("event", "metric", "until", "same")},
+            **{key: dict(getattr(self, key)) for key in ("options", "labels")},
+            "where": {key: list(value) for key, value in self.where.items()},
+            "for": _span_text(self.lasting),
+            "keep": _span_text(self.keep),
+            **{key: getattr(self, key) for key in ("hysteresis", "cooldown", "severity")},
+            "escalate": asdict(self.escalate) if self.escalate else None,
+            **{key: getattr(self, key) for key in ("message", "remedy", "help")},
+            "actions": list(self.actions),
         }
-        found |= {"hysteresis": self.hysteresis}
-        found = {key: value for key, value in found.items() if value}
-        found |= {"cooldown": self.cooldown, "severity": self.severity}
-        more: dict[str, Any] = {"escalate": asdict(self.escalate) if self.escalate else None}
-        more |= {key: getattr(self, key) for key in ("message", "remedy", "help")} | {"actions": list(self.actions)}
-        found |= {key: value for key, value in more.items() if value}
+        found = {key: value for key, value in found.items() if value or key == "cooldown"}
         return found if self.enabled else {**found, "enabled": False}
+
+
+def _span_text(window: RuleWindow) -> str:
+    if not window.size:
+        return ""
+    return f"{window.size:g}s" if window.unit == TIME else f"{window.size:g} {window.unit}"
 
 
 def _opposite(node: Node, share: float) -> Node:
