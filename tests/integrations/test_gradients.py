@@ -369,7 +369,7 @@ def test_shards(ranks, replicated, whole):
     """Of a sharded gradient the local part is taken, and it is whole only if no other rank has more of it."""
     parameter = type("Parameter", (), {"grad": Shard(torch.ones(4), ranks, replicated)})
     found = gradients_of([parameter])
-    assert found.whole is whole
+    assert found.complete is whole
     assert float(total_of(norms_of(found.tensors)[0])) == 2.0
 
 
@@ -377,8 +377,8 @@ def test_local_norm_is_named_so(monkeypatch):
     """The norm of shards is recorded as local and never as the gradient's."""
     loop = Loop()
     loop.backward()
-    whole = gradients_of(list(loop.model.parameters()))
-    monkeypatch.setattr("stepscope.integrations.numerics.gradients.gradients_of", lambda _: whole._replace(whole=False))
+    shards = gradients_of(list(loop.model.parameters()))._replace(complete=False)
+    monkeypatch.setattr("stepscope.integrations.numerics.gradients.gradients_of", lambda _: shards)
     loop.update()
     loop.watch.close()
     assert loop.run.values("grad_norm") == []

@@ -62,7 +62,7 @@ class StepscopeLogger(Logger):  # type: ignore[misc]
         if self._run is None:
             chosen = {**options, **self._options}
             if "run_id" not in chosen and (new := nameless_id(chosen.get("project"))) is not None:
-                chosen["run_id"] = new  # this is rank 0: our callbacks tell the others
+                chosen["run_id"] = new  # this is rank 0: our callbacks send it to the others
             self._run, self._owned = take_run(**chosen)
         return self._run
 

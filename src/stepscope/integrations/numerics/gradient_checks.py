@@ -66,7 +66,7 @@ class GradientChecks:
                 parts = (vector, factor, numbers)
                 vector = torch.cat([moved(part, numbers.device, torch.float32) for part in parts])
         size = sum(each.numel() for each in found.tensors) if tracked else 0
-        family = NORM if found.whole and not metric.startswith(LOCAL) else LOCAL
+        family = NORM if found.complete and not metric.startswith(LOCAL) else LOCAL
         self._sent.append((vector, SentNorms(0, metric, family, size, tracked)))
 
     def _tracked(self, found: LocalGradients, parameters: Sequence[Any]) -> tuple[TrackedLayers, list[Any]]:

@@ -21,7 +21,7 @@ class Clip:
     ids: Ids
     norm: Any
     """2-norm before the call, a tensor or a number; None if the program clips by another norm and ours was not due."""
-    whole: bool
+    complete: bool
     """Whether that is the norm of the complete gradient rather than of this rank's shards."""
     own_norm: Any
     """The norm that the program clips by."""
@@ -32,7 +32,7 @@ class Clip:
     @property
     def coefficient(self) -> Any:
         """Return the factor applied to the gradients, as a tensor; None if unknown."""
-        if self.limit is None or not self.whole:
+        if self.limit is None or not self.complete:
             return None
         return torch.clamp(self.limit / (self.own_norm.detach() + 1e-6), max=1.0)
 
@@ -49,15 +49,15 @@ class Clips:
         if parameters is None and not euclidean:
             return
         ids: Ids = frozenset() if parameters is None else self.ids(parameters)
-        own_norm, whole = _plain_norm(norm)
+        own_norm, complete = _plain_norm(norm)
         two = own_norm
         if not euclidean:
             found = gradients_of(parameters or []) if due else None
             two = norm_of(found.tensors) if found and found.tensors else None
-            whole = whole and (found is None or found.whole)
+            complete = complete and (found is None or found.complete)
         bound = float(limit) if isinstance(limit, int | float) else None
         recorded = ids in self._clips and self._clips[ids].recorded
-        self._clips[ids] = Clip(ids, two, whole, own_norm, bound, recorded)
+        self._clips[ids] = Clip(ids, two, complete, own_norm, bound, recorded)
 
     def covering(self, ids: Ids) -> Clip | None:
         """Return the call that clipped all of these parameters, and possibly more."""

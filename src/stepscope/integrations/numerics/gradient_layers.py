@@ -110,7 +110,7 @@ def layer_extremes(optimizer: Any, models: Iterable[Any]) -> dict[str, Any] | No
     """
     parameters = [each for group in optimizer.param_groups for each in group["params"] if each.ndim > 1][:MOST_WEIGHTS]
     found = gradients_of(parameters)
-    if not found.tensors or not found.whole or any(each.device.type != "cpu" for each in found.tensors):
+    if not found.tensors or not found.complete or any(each.device.type != "cpu" for each in found.tensors):
         return None
     norms, order = norms_of(found.tensors)
     sizes = [max(found.tensors[at].numel(), 1) for at in order]

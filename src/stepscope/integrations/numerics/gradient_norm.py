@@ -28,7 +28,7 @@ class LocalGradients(NamedTuple):
     tensors: list[Any]
     positions: list[int]
     """The index of each tensor's parameter."""
-    whole: bool
+    complete: bool
     """Whether the tensors are complete gradients rather than shards."""
 
     @property
@@ -43,18 +43,18 @@ def gradients_of(parameters: Iterable[Any]) -> LocalGradients:
     """Return the gradients of parameters; parameters without one are left out."""
     there = [parameter.grad for parameter in parameters]
     if _PLAIN.issuperset(map(type, there)) and True not in map(_IS_SPARSE, there):
-        return LocalGradients(there, list(range(len(there))), whole=True)
-    tensors, positions, whole = [], [], True
+        return LocalGradients(there, list(range(len(there))), complete=True)
+    tensors, positions, complete = [], [], True
     for position, gradient in enumerate(there):
         if gradient is None:
             continue
         is_plain = type(gradient) in _PLAIN and not gradient.is_sparse
-        part, complete = (gradient, True) if is_plain else local_part(gradient)
-        whole = whole and complete
+        part, is_all = (gradient, True) if is_plain else local_part(gradient)
+        complete = complete and is_all
         if part is not None:
             tensors.append(part)
             positions.append(position)
-    return LocalGradients(tensors, positions, whole)
+    return LocalGradients(tensors, positions, complete)
 
 
 def local_part(tensor: Any) -> tuple[Any, bool]:
@@ -62,17 +62,17 @@ def local_part(tensor: Any) -> tuple[Any, bool]:
 
     For a sparse gradient the part is its values; None if summing repeated rows would synchronize with the device.
     """
-    whole = True
+    complete = True
     if hasattr(tensor, "placements") and hasattr(tensor, "to_local"):  # a DTensor, of FSDP2 or tensor parallelism
         mesh = tensor.device_mesh
-        whole = all(place.is_replicate() or mesh.size(at) == 1 for at, place in enumerate(tensor.placements))
+        complete = all(place.is_replicate() or mesh.size(at) == 1 for at, place in enumerate(tensor.placements))
         with torch.no_grad():
             tensor = tensor.to_local()
     if tensor.layout is torch.sparse_coo:
         if not tensor.is_coalesced() and tensor.device.type != "cpu":
             return None, False
-        return tensor.coalesce().values(), whole
-    return tensor, whole
+        return tensor.coalesce().values(), complete
+    return tensor, complete
 
 
 def expected_seconds(parameters: Iterable[Any]) -> float:

@@ -248,13 +248,13 @@ class Gradients:
     def _from_clip(self, clip: Clip, parameters: list[Any], name: str) -> None:
         """Record the norm of the program's clipping; the tracked layers are measured if due."""
         clip.recorded = True
-        metric, size = self._metric(name, whole=clip.whole), len(clip.ids)
+        metric, size = self._metric(name, complete=clip.complete), len(clip.ids)
         norm = self._row[metric] = on_host(clip.norm)
         self._metrics[size] = metric if self._metrics.get(size, metric) == metric else ""
         self._record_interval(1)
         if self._is_due(parameters):
             start = self._cadence.start()
-            found = gradients_of(parameters) if self._parts else LocalGradients([], [], whole=True)
+            found = gradients_of(parameters) if self._parts else LocalGradients([], [], complete=True)
             self._checks.send(norm, metric, found, parameters, clip.coefficient)
             self._cadence.stop(start, found.device_seconds)
 
@@ -274,7 +274,7 @@ class Gradients:
             return
         self._absent = 0
         total = on_host(norms[0] if len(norms) == 1 else norm_of([as_tensor(norm) for norm in norms]))
-        metric = self._metric(name, whole=found.whole and all(clip.whole for clip in clips.values()))
+        metric = self._metric(name, complete=found.complete and all(clip.complete for clip in clips.values()))
         self._row[metric] = total
         self._checks.send(total, metric, found, parameters, scale)
         self._cadence.stop(start, found.device_seconds)
@@ -282,8 +282,8 @@ class Gradients:
             self._record_interval(self._since)
         self._since = 0
 
-    def _metric(self, name: str, *, whole: bool) -> str:
-        return name if whole and not self._sharded else name.replace(NORM, LOCAL, 1)
+    def _metric(self, name: str, *, complete: bool) -> str:
+        return name if complete and not self._sharded else name.replace(NORM, LOCAL, 1)
 
     def _record_interval(self, interval: int) -> None:
         """Record the steps between two norms if that has changed."""

@@ -42,9 +42,9 @@ LATER = 0.1
 class Budget:
     """Decides which steps are measured, so that the hooks stay within a share of the step."""
 
-    def __init__(self, share: float, told: Callable[[int, float], None] = lambda _every, _cost: None) -> None:
-        """Allow `share` of a step's time; `told` is called on each change with the new interval and the cost."""
-        self.share, self._told = share, told
+    def __init__(self, share: float, on_change: Callable[[int, float], None] = lambda _every, _cost: None) -> None:
+        """Allow `share` of a step's time; `on_change` is called with a new interval and the cost."""
+        self.share, self._on_change = share, on_change
         self.every = 1
         """One in this many steps is measured."""
         self.cost = 0.0
@@ -72,4 +72,4 @@ class Budget:
             wanted //= 2
         if wanted != self.every:
             self.every = wanted
-            self._told(wanted, share)
+            self._on_change(wanted, share)

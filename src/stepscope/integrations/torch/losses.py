@@ -100,7 +100,7 @@ class Losses:
         try:  # not a context manager, which costs 0.2 µs: this runs in every step
             parts, self._pending = self._pending, []
             if optimizer not in self._optimizers and len(self._optimizers) < MOST_OPTIMIZERS:
-                self._run.own_event("optimizer_setup", **optimizer_facts(optimizer))
+                self._run.own_event("optimizer_setup", **optimizer_setup(optimizer))
             number = self._optimizers.setdefault(optimizer, len(self._optimizers))
             end = f"/optimizer_{number}" if number else ""
             numbers = [on_host(part) for part in parts]
@@ -204,7 +204,7 @@ def count_nodes(root: Any, most: int = MOST_NODES) -> tuple[int, bool]:
     return len(seen), not todo
 
 
-def optimizer_facts(optimizer: Any) -> dict[str, Any]:
+def optimizer_setup(optimizer: Any) -> dict[str, Any]:
     """Return how many tensors an optimizer updates, and whether one after another: several operations for each.
 
     Torch batches them by itself if all are on a GPU, elsewhere only on request.

@@ -271,7 +271,7 @@ def _is_nested(hook: FrameType | None) -> bool:
     """Return whether torch calls the hooks of a step inside another: a subclass calls the `step` that it overrides.
 
     Torch hooks every class whose `step` was ever used, so both have hooks once the plain optimizer was used too. An
-    error that ended the outer step without its hook looks the same but for the stack.
+    error that ended the outer step without its hook looks the same; only the stack differs.
     """
     while hook is not None and hook.f_code.co_filename == __file__:
         hook = hook.f_back
