@@ -1,4 +1,4 @@
-"""Write runs in other formats: one file per format, and `formats` as their table. Faces are loaded when used."""
+"""Write runs in other formats: one file per format; `formats` is their table. Public classes are loaded when used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["PrometheusMonitor", "TensorBoardMonitor"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load a face, and the library behind it, when it is first asked for."""
+    """Load a public class, and the library behind it, when it is first used."""
     if name == "PrometheusMonitor":
         from stepscope.exporters.prometheus.monitor import PrometheusMonitor
 

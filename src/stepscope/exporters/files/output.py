@@ -127,7 +127,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _place(temporary: Path, target: Path, *, force: bool) -> None:
-    """Give a file its name; without `force`, never replace a file that was made meanwhile."""
+    """Give a file its final name; without `force`, never replace a file that was made meanwhile."""
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     if not force:

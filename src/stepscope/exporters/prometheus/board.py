@@ -26,7 +26,7 @@ OWN_SHARE = 0.75
 REMEMBERED = 1 << 16
 """Maximum series beyond the limit that are distinguished; further ones are not counted."""
 FRESH_SECONDS = 120.0
-"""Age at which a sample of the machine is absent: a GPU that was lost must not show its last temperature for ever."""
+"""Age at which a sample of the machine is left out: a lost GPU must not show its last temperature for ever."""
 
 
 class _PageSeries:

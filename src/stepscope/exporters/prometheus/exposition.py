@@ -21,7 +21,7 @@ TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-"""Names of families and labels; colons are left to recording rules."""
+"""Names of families and labels; colons are reserved for recording rules."""
 
 _UNNAMED = re.compile(r"[^a-zA-Z0-9_]+")
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -35,14 +35,14 @@ class Sample(NamedTuple):
     """What `label_set` returns; it is kept, for labels stay and values change."""
     value: float
     suffix: str = ""
-    """Ending of the name: of a histogram `_bucket`, `_sum` or `_count`; that of a counter is added by the writer."""
+    """Ending of the name in a histogram: `_bucket`, `_sum` or `_count`. The writer adds that of a counter."""
 
 
 class MetricFamily(NamedTuple):
     """A metric with all its series."""
 
     name: str
-    """Matches NAME; that of a counter comes without `_total`."""
+    """Matches NAME; a counter's is without `_total`."""
     kind: str
     help: str
     samples: Sequence[Sample]
@@ -61,7 +61,7 @@ def with_label(labels: str, name: str, value: str) -> str:
 
 
 def valid_name(text: str) -> str:
-    """Return any text as the name of a metric or label; different texts may become one."""
+    """Turn any text into the name of a metric or label; different texts may give the same name."""
     name = _UNNAMED.sub("_", text).strip("_") or "unnamed"
     return f"_{name}" if name[0].isdigit() else name
 
@@ -93,7 +93,7 @@ def open_metrics(families: Iterable[MetricFamily]) -> bytes:
 
 
 def _written(families: Iterable[MetricFamily], suffix: str, escapes: Mapping[int, str]) -> Iterator[str]:
-    """Yield the lines of all families; `suffix` is what the name of a counter ends with in its two head lines."""
+    """Yield the lines of all families; `suffix` ends the name of a counter in its two head lines."""
     for family in families:
         if family.samples:
             is_counter = family.kind == COUNTER

@@ -42,7 +42,7 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 HEIGHT = 8
 """Of a panel, in rows of the grid."""
 OWN_PANELS = 60
-"""Panels at most for metrics of a run's own."""
+"""Maximum panels for undeclared metrics of a run."""
 
 _LAST = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 OPTIONS = {
@@ -106,7 +106,7 @@ def write(past: Past, metrics: Sequence[ExportedMetric], stream: BinaryIO) -> No
 
 
 def write_for(subject: Subject, settings: Mapping[str, Any], note: Callable[[str], None]) -> None:
-    """Write the dashboard of a run that begins to `exporters.grafana.path`, or into the run's folder."""
+    """Write the dashboard of a new run to the path in `exporters.grafana.path`, or into the run's folder."""
     target = Path(settings.get("exporters.grafana.path") or subject.folder / "grafana.json")
     made = dashboard(run=subject.run, title=f"Stepscope: {subject.project} {subject.run}")
     try:

@@ -1,4 +1,4 @@
-"""The panels of the Grafana dashboard, as data: what each asks of Prometheus, and what its figure means."""
+"""The panels of the Grafana dashboard, as data: the query of each, and what its figure means."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 WAKE_SECONDS = 0.2
-"""Time between two looks whether the endpoint was closed."""
+"""Time between two checks whether the endpoint was closed."""
 FAMILIES = {target.family: target for targets in DOCUMENTED.values() for target in targets}
 """Every gauge with a compatible name."""
 
 
 class SetGauge(Gauge):
-    """A gauge that is absent until it is set: 0 would be a lie."""
+    """A gauge that is absent until it is set: 0 would be wrong."""
 
     is_set = False
 
@@ -47,7 +47,7 @@ class SetGauge(Gauge):
         super().inc(amount)
 
     def dec(self, amount: float = 1) -> None:
-        """Take from the value, which starts at 0."""
+        """Subtract from the value, which starts at 0."""
         self.is_set = True
         super().dec(amount)
 
@@ -57,7 +57,7 @@ class SetGauge(Gauge):
         super().set_function(f)
 
     def collect(self) -> Iterable[Metric]:
-        """Return the gauge, or nothing; one with labels has the children that were asked for."""
+        """Return the gauge, or nothing if it is not set; a gauge with labels has a child for each label in use."""
         families = list(super().collect())
         return families if self.is_set or any(sample.labels for one in families for sample in one.samples) else []
 
@@ -96,7 +96,7 @@ class PrometheusMonitor:
 
     @property
     def port(self) -> int | None:
-        """The port that is served; None if none could be had, or after `close`."""
+        """The port in use; None if no port was free, and after `close`."""
         return None if self._endpoint is None else self._endpoint.port
 
     @property

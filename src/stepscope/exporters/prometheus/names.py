@@ -120,7 +120,7 @@ SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created", "_info", "_gsum",
 
 
 class Names:
-    """The mapping for one set of declared metrics; made once, asked once for each recorded name."""
+    """The names of one set of declared metrics; made once, and queried once for each recorded name."""
 
     def __init__(self, metrics: Iterable[Metric] = ()) -> None:
         """Know the vocabulary, and what samplers declare beside it."""
@@ -136,7 +136,7 @@ class Names:
             self._taken.update(target.family for target in _declared(metric, ()))
 
     def targets(self, name: str) -> tuple[Target, ...]:
-        """Return where a recorded metric goes; nowhere for what the step histogram and counter say already."""
+        """Return the targets of a recorded metric; none if the step histogram and counter already show it."""
         alias = vocabulary.aliases.get(name)
         main = vocabulary.canonical(name)
         if main == STEP_SECONDS:
@@ -169,7 +169,7 @@ class Names:
 
 
 def _recorder_rank(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the name of a recorder's figure without its rank, and the rank as a label; other names as they are."""
+    """Return the name of a recorder's figure without its rank, and the rank as a label; other names are unchanged."""
     first, _, rest = name.partition("/")
     figure, _, rank = rest.partition("/rank")
     if first != PREFIX or figure not in OF_RANK or not (rank.isdecimal() or rest == figure):
@@ -178,7 +178,7 @@ def _recorder_rank(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def _declared(metric: Metric, instances: tuple[str, ...]) -> tuple[Target, ...]:
-    """Return the places of a declared metric; its instances fill the `*` of its name, in order."""
+    """Return the targets of a declared metric; its instances replace each `*` of its name, in order."""
     documented = DOCUMENTED.get(metric.name)
     if documented is not None:
         instance = instances[0] if instances else "*"
@@ -206,7 +206,7 @@ def _declared(metric: Metric, instances: tuple[str, ...]) -> tuple[Target, ...]:
 
 
 def _with_unit(family: str, name: str, unit: str) -> str:
-    """Return the family's name with its unit at the end, unless the name says it already."""
+    """Return the family's name with its unit at the end, unless the name has it already."""
     words = valid_name(unit.replace("/", "_per_")).lower() if unit.partition("/")[0] in UNITS else ""
     last = re.split(r"[/_]", name.removesuffix("_total"))
     spelled = {"mib": {"mb", "mib"}, "gib": {"gb", "gib"}, "milliseconds": {"ms"}}

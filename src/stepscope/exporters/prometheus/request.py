@@ -71,7 +71,7 @@ class Rules:
         return name in self._names or (bool(self._token) and name == bracketed(local))
 
     def refuses(self, authorization: str, now: float) -> Reply | None:
-        """Return the refusal of a request without the right token; None if it may pass. `now` is in seconds."""
+        """Return the refusal of a request without the right token, or None. `now` is in seconds."""
         if not self._token:
             return None
         import hmac

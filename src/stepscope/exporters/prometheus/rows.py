@@ -19,7 +19,7 @@ _FLOAT = struct.Struct("<d")
 
 
 class NewValues(NamedTuple):
-    """What the new rows of a rank hold."""
+    """The contents of new rows of a rank."""
 
     values: dict[str, float]
     """The newest value of each metric; durations in seconds."""

@@ -26,9 +26,9 @@ PORTS = 100
 CONNECTIONS = 16
 """Maximum open connections; beyond it, the one that has waited longest is closed."""
 REQUEST_BYTES = 8192
-"""Of a request, all headers included."""
+"""Maximum size of a request with its headers."""
 SECONDS = 5.0
-"""For a request to come, and for an answer to leave."""
+"""Time to receive a request, and time to send an answer."""
 CHUNK = 65536
 BUSY = {errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL}
 
@@ -128,7 +128,7 @@ class Endpoint:
         connection = self._open[descriptor]
         try:
             (self._send if connection.answer else self._receive)(descriptor, connection)
-        except BlockingIOError:  # nothing to do yet: poll says when
+        except BlockingIOError:  # not ready yet: poll reports when it is
             return
         except OSError:
             self._drop(descriptor)
@@ -156,7 +156,7 @@ class Endpoint:
         self.scrapes += 1
         try:
             return Reply(200, *self._page(accept))
-        except Exception:  # noqa: BLE001 - collectors of the user's may raise anything; the loop goes on, and it is counted
+        except Exception:  # noqa: BLE001 - a user's collectors may raise anything; it is counted
             self.failures += 1
             return refusal(500, "the page could not be made")
 

@@ -53,7 +53,7 @@ class SummaryWriter:
         self._write(records.scalar(_tag(tag), number), global_step, walltime)
 
     def add_histogram(self, tag: str, values: Any, global_step: Any = None, walltime: float | None = None) -> None:
-        """Write how the finite values of a tensor are distributed; without any, nothing."""
+        """Write the distribution of a tensor's finite values; nothing if it has none."""
         with wall(lambda error: self._refuse(tag, in_words(error, 200), "values")):
             encoded = _histogram(_tag(tag), values)
             if encoded is None:
@@ -79,11 +79,11 @@ class SummaryWriter:
         self._notices.say(kind, f"cannot write {str(what)[:80]!r} for TensorBoard: {cause}; it is left out")
 
     def flush(self) -> None:
-        """Write what waits to the file."""
+        """Write the buffered events to the file."""
         self._locked(self._file.flush)
 
     def close(self) -> None:
-        """Write what waits and close the file; may be called again."""
+        """Write the buffered events and close the file; may be called again."""
         self._locked(self._file.close)
 
 
@@ -121,11 +121,11 @@ class TensorBoardMonitor:
                 self.writer.add_histogram(f"gradients/{name}", parameter.grad.data, step)
 
     def flush(self) -> None:
-        """Write what waits to the file."""
+        """Write the buffered events to the file."""
         self.writer.flush()
 
     def close(self) -> None:
-        """Write what waits and close the file; may be called again."""
+        """Write the buffered events and close the file; may be called again."""
         self.writer.close()
 
     def __enter__(self) -> Self:

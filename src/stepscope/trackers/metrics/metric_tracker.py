@@ -72,7 +72,7 @@ class MetricTracker:
         return [] if series is None else series.newest()
 
     def last_step(self, name: str) -> int | None:
-        """Return the step given with the newest value that had one."""
+        """Return the step of the newest value that was given with a step."""
         return self._last_step.get(clean(name)[0])
 
     def get_mean(self, name: str, window: int | None = None) -> float | None:

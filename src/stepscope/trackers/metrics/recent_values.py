@@ -212,7 +212,7 @@ class RecentValues(list[Any]):
 
     @property
     def dropped(self) -> int:
-        """Values that are in no statistic: another thread was in the way, or a device scalar was never read."""
+        """Values that are in no statistic: another thread held the list, or a device scalar was never read."""
         return self.dropped_busy + self._queue.dropped
 
     def newest(self, count: int | None = None) -> list[Any]:

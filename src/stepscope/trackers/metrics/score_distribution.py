@@ -34,7 +34,7 @@ class ScoreDistributionTracker:
         self._history: deque[dict[str, Any]] = deque(maxlen=max(1, history))
 
     def update(self, scores: Iterable[object] | None, step: int | None = None) -> None:
-        """Give a batch of scores; a score is a number, a one-element tensor, or None where there was no valid one."""
+        """Add a batch of scores: numbers, one-element tensors, or None for an invalid one."""
         batch, invalid = Statistics(), 0
         for score in scores if scores is not None else ():
             number = score_of(score)

@@ -32,7 +32,7 @@ class Statistics:
             self.add(value)
 
     def add(self, value: float) -> None:
-        """Take one value in (Welford's update, which does not lose digits as a sum of squares does)."""
+        """Add one value, by Welford's update, which does not lose digits as a sum of squares does."""
         if not math.isfinite(value):
             self.nonfinite += 1
             return

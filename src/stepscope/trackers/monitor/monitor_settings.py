@@ -25,7 +25,7 @@ class MonitorSettings:
     """The settings that were given, checked, by the path of their key."""
 
     given: Mapping[str, object] = field(default_factory=dict)
-    """Only what was given: other sources of `init` decide the rest."""
+    """Only the settings that were given: other sources of `init` decide the rest."""
     remarks: tuple[str, ...] = ()
     """Remarks about them for people; a run that starts with them prints these itself."""
 

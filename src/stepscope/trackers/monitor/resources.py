@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FIRST_SECONDS = 0.05
 """How long the first call waits, and the shortest time between two measurements of the processor."""
 FRESH_NS = 100_000_000
-"""Nanoseconds for which a reading of a step's memory is good: torch takes about 0.1 ms for its own."""
+"""Nanoseconds for which a reading of memory is reused: reading torch's counters takes about 0.1 ms."""
 
 
 class Resources:

@@ -60,7 +60,7 @@ class TrainingMonitorCallback:
             self._run = CURRENT.run if CURRENT.run.recording else None
 
     def on_step_begin(self) -> None:
-        """Take the time."""
+        """Start the clock of the step."""
         self._begun = self._clock.monotonic_ns()
 
     def on_step_end(
@@ -136,7 +136,7 @@ class TrainingMonitorCallback:
             self._lines.put(complete, later)
 
     def _taken(self, name: str, value: object) -> float | Arriving | DeviceScalar | None:
-        """Return a number, or one that is on its way; None for an invalid value, which is reported once."""
+        """Return a number, or one that is still on a device; None for an invalid value, which is reported once."""
         if value is None:
             return None
         try:
