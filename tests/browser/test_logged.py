@@ -46,6 +46,7 @@ def test_the_search_finds_histograms_and_texts(page, noted, typed, there):
     page.get_by_label("Search metrics").fill(typed)
     page.locator(there).wait_for()
     page.locator(".chart[data-chart=loss]").wait_for(state="detached")
+    assert page.locator(there).count() == 1
 
 
 def test_the_badge_is_as_grave_as_the_worst_alert(page, noted):

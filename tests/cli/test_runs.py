@@ -190,4 +190,4 @@ def test_the_watcher_notes_where_a_run_is(tmp_path):
     """A run that was recorded once is known."""
     with stepscope.init(dir=tmp_path / "runs") as run:
         run.log(x=1.0)
-    until(lambda: tmp_path / "runs" in [root.path for root in known_roots()], "the note")
+    assert until(lambda: tmp_path / "runs" in [root.path for root in known_roots()], "the note")

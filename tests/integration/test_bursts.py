@@ -53,7 +53,7 @@ def test_a_burst_right_after_init_is_kept(bench, end):
 
 def test_only_python(bench):
     """The hot path in Python keeps a burst as the twin in C does."""
-    bench.start(BURST, 100_000, 10, "finish", environ={"STEPSCOPE_PURE": "1"}).wait()
+    assert bench.start(BURST, 100_000, 10, "finish", environ={"STEPSCOPE_PURE": "1"}).wait() == 0
     check(the_run(), "x9", 100_000)
 
 

@@ -75,7 +75,7 @@ def test_early_disconnects_give_their_slots_back(hasty):
     for _ in range(30):
         begin(hasty).close()
     until(lambda: free_slots() == downloads.AT_ONCE, "free slots")
-    until(lambda: Client(hasty).get(PATH).status == 200, "a download")
+    assert until(lambda: Client(hasty).get(PATH).status == 200, "a download")
 
 
 @pytest.mark.parametrize("more", [("Connection: close",), ()])
@@ -85,5 +85,5 @@ def test_an_answer_that_nobody_reads_holds_no_connection(hasty, monkeypatch, mor
     connections = hasty._uvicorn.server_state.connections
     link = begin(hasty, PATH, *more)
     until(lambda: len(connections) == 1, "its connection")
-    until(lambda: not connections, "its end")
+    assert until(lambda: not connections, "its end")
     link.close()
