@@ -6,19 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.alerts.rules.profiles import RESOURCE_RULES
 from stepscope.core.settings import IMPLICATIONS, KEYS, PATHS
 from stepscope.session.opening import WATCHED
 from stepscope.watcher.sampling import GROUPS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "stepscope"
 TABLES = {"settings.py", "spellings.py", "defaults.py", "thresholds.py"}
-READ_BY_NAME = {
-    "store.": ("store/retention.py", "max_runs max_age_days max_size_gb"),
-    "exporters.prometheus.": ("exporters/prometheus/feed.py", "host token port targets max_series"),
-    "recorder.watch.": ("session/opening.py", " ".join(WATCHED)),
-    "samplers.": ("watcher/sampling.py", " ".join({*GROUPS.values(), "cpu"})),
-}
-"""Keys whose path a module puts together: the module, and the names that it puts behind the section."""
+READ_BY_NAME = (
+    ("store.", "store/retention.py", "max_runs max_age_days max_size_gb"),
+    ("exporters.prometheus.", "exporters/prometheus/feed.py", "host token port targets max_series"),
+    ("recorder.watch.", "session/opening.py", " ".join(WATCHED)),
+    ("samplers.", "watcher/sampling.py", " ".join({*GROUPS.values(), "cpu"})),
+    ("alerting.", "alerts/rules/profiles.py", " ".join(RESOURCE_RULES)),
+    ("alerting.", "alerts/delivery/channel.py", "slack"),
+)
+"""Keys whose path a module puts together: the section, the module, and the names that it puts behind the section."""
 READ_WHOLE = {
     "samplers.intervals.": ("watcher/sampling.py", '_below("samplers.intervals."'),
     "samplers.phases.": ("watcher/sampling.py", '_below("samplers.phases."'),
@@ -33,7 +36,7 @@ def is_read(path: str, code: str) -> bool:
     """Tell whether the code reads a setting."""
     if f'"{path}"' in code or path in {rule.path for rule in IMPLICATIONS}:
         return True
-    for prefix, (module, names) in READ_BY_NAME.items():
+    for prefix, module, names in READ_BY_NAME:
         name = path.removeprefix(prefix)
         if name != path and name in names.split() and name in (SOURCE / module).read_text():
             return True
