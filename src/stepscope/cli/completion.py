@@ -22,7 +22,7 @@ KINDS = {
 }
 """Kind of a value, by its placeholder in the help."""
 MOST = 200
-"""Most runs that are offered."""
+"""Maximum runs that are offered."""
 
 Candidates = list[tuple[str, str]]
 """Words that fit at the cursor, each with a description."""
@@ -51,7 +51,7 @@ class _Line:
         self._root: str | None = None
 
     def take(self, word: str) -> None:
-        """Go on to the next word."""
+        """Read the next word."""
         commands, _ = subcommands(self._parser)
         if word == "=":  # bash splits --dir=runs into three words
             return

@@ -90,7 +90,7 @@ def _write(options: argparse.Namespace, runs: Sequence[Past], facts: dict[str, A
 
 
 def _paths(options: argparse.Namespace, name: str) -> tuple[list[str], list[str], list[str]]:
-    """Return where HTML, JSON and Markdown go; with no wish at all, Markdown to standard output."""
+    """Return where HTML, JSON and Markdown go; without options, Markdown goes to standard output."""
     asked = [[path] if path else [] for path in (options.html, options.json, options.markdown)]
     if options.baseline:
         folder = Path(options.baseline)
