@@ -10,7 +10,8 @@ BENCH  := $(VENV)/.installed-bench
 BASE_TESTS := $(VENV)-base/.installed
 ARGS   ?=
 REPORT := .pytest_cache/report.xml
-PYTEST := -m pytest -q -n 2 --dist worksteal
+# Three workers on two cores: many tests wait for real processes.
+PYTEST := -m pytest -q -n 3 --dist worksteal
 # The folders are ignored so that they are not even imported.
 FAST   := -m "not (browser or documents or slow or training)" $(addprefix --ignore=tests/,browser documents integration)
 
@@ -19,7 +20,7 @@ FAST   := -m "not (browser or documents or slow or training)" $(addprefix --igno
 
 help:
 	@echo "make demo      watch a small training live (needs only Python 3.10+)"
-	@echo "make test      run every test, two at a time (ARGS='-k store' to choose)"
+	@echo "make test      run every test, three at a time (ARGS='-k store' to choose)"
 	@echo "make test-fast run the tests without browser, training, real processes and other slow tests"
 	@echo "make test-base run the tests that need no extra, with only the base dependencies installed"
 	@echo "make check     lint, format, types, layers, errors, shape, docs: in seconds"
