@@ -157,8 +157,9 @@ def test_backtest_replays_old_runs(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "high" in shown
     assert "it is unknown which alerts were right" in shown
-    for words, false in (([], None), (["--healthy", name], 2)):
-        assert main(["alerts", "backtest", "rules.yaml", name, *words, "--json"]) == 0
+    path = str(tmp_path / name)
+    for given, words, false in ((name, [], None), (name, ["--healthy", name], 2), (path, ["--healthy", path], 2)):
+        assert main(["alerts", "backtest", "rules.yaml", given, *words, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["rules"][0]["false"] == false
     assert main(["alerts", "backtest", "quiet", name]) == 0
     assert main(["alerts", "backtest", "rules.yaml", name, "--incident", "x"]) == 2

@@ -46,7 +46,7 @@ def cycles():
 
 
 def curriculum():
-    return supervised(64, lambda step: 0.3, lambda step: 0.2 + step / 600)
+    return supervised(64, lambda step: 0.3, lambda step: 0.2 + step / 2400)
 
 
 def adversaries():

@@ -82,7 +82,7 @@ def backtest(options: argparse.Namespace) -> int:
     chosen = rules_of({"alerting.profile": options.rules})[0] if is_profile else load_rules(options.rules)
     incidents = {**{name: [] for name in options.healthy}, **_incidents(options.incident)}
     with progress("replaying", len(options.runs), "runs", options=options) as advance:
-        facts = replay(chosen, _told(sources(options.runs, options.dir), advance), incidents)
+        facts = replay(chosen, _told(_labelled(options, incidents), advance), incidents)
     return show(options, facts, lambda width, paint: backtest_lines(facts, width, paint))
 
 
@@ -95,6 +95,15 @@ def _incidents(texts: Iterable[str]) -> dict[str, list[int]]:
             raise UsageError(f"take the incident {text!r}", "it is not RUN=STEP", "write it as run-1=1200")
         found.setdefault(name, []).append(int(step))
     return found
+
+
+def _labelled(options: argparse.Namespace, incidents: dict[str, list[int]]) -> Iterator[tuple[str, Any]]:
+    """Yield the runs; the incidents of an argument, such as `latest`, become those of the runs that it names."""
+    for argument in options.runs:
+        for label, run in sources([argument], options.dir):
+            if argument in incidents:
+                incidents.setdefault(label, incidents[argument])
+            yield label, run
 
 
 def sources(arguments: Iterable[str], root: str | None) -> Iterator[tuple[str, Any]]:
