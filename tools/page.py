@@ -146,7 +146,7 @@ def freshen(root: Path) -> None:
 
 
 def check(root: Path) -> None:
-    """Check format, lint rules and types of the page.
+    """Check format, lint rules and types of the page and its tests.
 
     Raises:
         PageError: one of them is wrong.
@@ -154,7 +154,8 @@ def check(root: Path) -> None:
     folder = root / "web"
     install(folder, tools=True)
     run([*node()[0], BIOME, "ci", "--colors=off", "--error-on-warnings"], folder)
-    run([*node()[0], "node_modules/typescript/bin/tsc", "--noEmit"], folder)
+    for project in ("tsconfig.json", "tsconfig.tests.json"):
+        run([*node()[0], "node_modules/typescript/bin/tsc", "--noEmit", "-p", project], folder)
 
 
 def format_(root: Path) -> None:

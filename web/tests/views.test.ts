@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import type { Alert, Metric, Metrics, Row, RunEvent } from "../src/api.ts";
+import type { AlertRow, MetricRow, Metrics, RunEvent, RunRow } from "../src/api.ts";
 import { byUrgency, isOpen, matching, stateWord } from "../src/views/alert_order.ts";
 import { shade } from "../src/views/colour_scale.ts";
 import { quantity, tone } from "../src/views/difference.ts";
@@ -13,7 +13,7 @@ import { shared } from "../src/views/shared_metrics.ts";
 import { textsOf } from "../src/views/text_cards.ts";
 import { throttled } from "../src/views/throttling.ts";
 
-function alert(facts: Partial<Alert>): Alert {
+function alert(facts: Partial<AlertRow>): AlertRow {
   return {
     alert: "a",
     rule: "r",
@@ -131,7 +131,7 @@ test("a class without time is not listed, and shares are of the wall-clock time"
 });
 
 test("quality metrics come before speed metrics, and counters come last", () => {
-  const metric = (name: string, more: Partial<Metric> = {}): Metric => ({
+  const metric = (name: string, more: Partial<MetricRow> = {}): MetricRow => ({
     name,
     unit: "",
     kind: "gauge",
@@ -192,7 +192,7 @@ test("texts are listed by name, the newest first, and other values as JSON", () 
 });
 
 test("an empty column is hidden, but not while a run is loading", () => {
-  const row = (card: Partial<Row["card"]> | null): Row => ({ state: "finished", card }) as unknown as Row;
+  const row = (card: Partial<RunRow["card"]> | null): RunRow => ({ state: "finished", card }) as unknown as RunRow;
   const bare = { rate: 1, loss: null, gpu: null, cost: null, alert: null };
   assert.deepEqual(emptyColumns([row(bare), row(bare)]), ["loss", "spark", "gpu", "cost", "alert"]);
   assert.deepEqual(emptyColumns([row(bare), row({ ...bare, gpu: 0.5 })]), ["loss", "spark", "cost", "alert"]);
