@@ -93,9 +93,8 @@ def test_a_compiler_sees_the_originals(listener, is_new):
 
 
 def test_a_wrapper_that_was_added_since_stays(listener):
-    """`close` restores only what is still ours; our function below another one then reports nothing."""
+    """`close` does not remove the wrapper of another tool; ours below it stays, and reports nothing."""
     torch = FakeTorch(is_new=True)
-    original = torch.inner._get_total_norm
     watch = ClipWatch(listener, torch)
     ours = torch.inner._clip_grads_with_norm_
 
@@ -105,6 +104,26 @@ def test_a_wrapper_that_was_added_since_stays(listener):
     torch.inner._clip_grads_with_norm_ = theirs
     watch.close()
     assert torch.inner._clip_grads_with_norm_ is theirs
-    assert torch.inner._get_total_norm is original
     torch.clip([3.0, 4.0], 1.0)
     assert listener.heard == []
+    ClipWatch(listener, torch)
+    torch.clip([3.0, 4.0], 1.0)
+    assert [norm for norm, *_ in listener.heard] == [5.0]
+
+
+def test_any_number_of_watches_costs_one_wrapper():
+    """Watches that overlap and close in any order, a thousand of them, leave torch's own functions behind."""
+    torch = FakeTorch(is_new=True)
+    original, watch = torch.inner._clip_grads_with_norm_, None
+    for _ in range(1000):
+        newer = ClipWatch(Listener(), torch)
+        if watch is not None:
+            watch.close()
+        watch = newer
+    last = ClipWatch(listener := Listener(), torch)
+    watch.close()
+    assert torch.clip([3.0, 4.0], 1.0) == [0.6, 0.8]
+    assert torch.inner._clip_grads_with_norm_.__wrapped__ is original
+    last.close()
+    assert torch.inner._clip_grads_with_norm_ is original
+    assert [norm for norm, *_ in listener.heard] == [5.0]

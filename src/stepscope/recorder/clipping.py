@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+HUB = "_stepscope_clip_hub"
+"""Attribute of our wrappers; `functools.wraps` copies it to those that other tools put around ours."""
 Wrapper = tuple[Any, str, Any, Any]
 """Where a function was replaced: module, name, the original, ours."""
 
@@ -24,18 +26,36 @@ class Listener(Protocol):
 
 
 class ClipWatch:
-    """Wrap torch's clipping functions to report the norm; `close` restores the originals.
+    """Report the norm that torch's clipping computes to a listener, until `close`.
+
+    All watches share one wrapper of torch's functions, so that any number of them, closed in any order, costs one call.
+    """
+
+    def __init__(self, listener: Listener, torch: Any) -> None:
+        self._listener = listener
+        clipping = torch.nn.utils.clip_grad
+        hub = getattr(getattr(clipping, "_clip_grads_with_norm_", None) or clipping.clip_grad_norm_, HUB, None)
+        self._hub: _ClipHub = _ClipHub(torch) if hub is None else hub
+        self._hub.add(listener)
+
+    def close(self) -> None:
+        """Report no more. May be called again."""
+        self._hub.remove(self._listener)
+
+
+class _ClipHub:
+    """Wraps torch's clipping functions while there are listeners.
 
     `clip_grad_norm_` looks up its two halves in its module at each call, so a program that imported it by name is
     covered too. Under torch.compile the originals run.
     """
 
-    def __init__(self, listener: Listener, torch: Any) -> None:
+    def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._compiling: Callable[[], bool] = (
             getattr(torch.compiler, "is_dynamo_compiling", None) or torch._dynamo.is_compiling  # noqa: SLF001 - older torch
         )
-        self._listener: Listener | None = listener
+        self._listeners: tuple[Listener, ...] = ()
         self._odd: int | None = None
         self._wrappers: list[Wrapper] = []
         outer, inner = torch.nn.utils, torch.nn.utils.clip_grad
@@ -47,19 +67,23 @@ class ClipWatch:
         else:  # torch before 2.6
             self._replace([inner, outer], "clip_grad_norm_", self._around_clip)
 
-    def close(self) -> None:
-        """Restore the originals; if another wrapper was added since, ours stays and does nothing."""
-        self._listener = None
-        for module, name, original, ours in self._wrappers:
-            if getattr(module, name, None) is ours:
+    def add(self, listener: Listener) -> None:
+        """Report to this listener too."""
+        self._listeners = (*self._listeners, listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Report to this listener no more; after the last, restore the originals if nobody has wrapped ours since."""
+        self._listeners = tuple(each for each in self._listeners if each is not listener)
+        if not self._listeners and all(getattr(module, name, None) is ours for module, name, _, ours in self._wrappers):
+            for module, name, original, _ in self._wrappers:
                 setattr(module, name, original)
-        self._wrappers = []
 
     def _replace(self, modules: list[Any], name: str, around: Callable[[Any], Any]) -> None:
         for module in modules:
             original = getattr(module, name, None)
             if original is not None:
                 ours = functools.wraps(original)(around(original))
+                setattr(ours, HUB, self)
                 setattr(module, name, ours)
                 self._wrappers.append((module, name, original, ours))
 
@@ -78,9 +102,10 @@ class ClipWatch:
         """Report the norm before the gradients are scaled."""
 
         def scale(parameters: Any, max_norm: Any, total_norm: Any, *more: Any, **words: Any) -> Any:
-            if not self._compiling() and self._listener is not None:
+            if not self._compiling() and self._listeners:
                 parameters = self._kept(parameters)
-                self._listener.clipped(total_norm, parameters, limit=max_norm, euclidean=self._odd != id(total_norm))
+                for listener in self._listeners:
+                    listener.clipped(total_norm, parameters, limit=max_norm, euclidean=self._odd != id(total_norm))
             return original(parameters, max_norm, total_norm, *more, **words)
 
         return scale
@@ -91,8 +116,9 @@ class ClipWatch:
         def clip(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *more: Any, **words: Any) -> Any:
             parameters = self._kept(parameters)
             norm = original(parameters, max_norm, norm_type, *more, **words)
-            if self._listener is not None and norm_type in {2, "2"} and not self._compiling():
-                self._listener.clipped(norm, parameters, limit=max_norm)
+            if norm_type in {2, "2"} and not self._compiling():
+                for listener in self._listeners:
+                    listener.clipped(norm, parameters, limit=max_norm)
             return norm
 
         return clip
