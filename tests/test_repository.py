@@ -67,6 +67,7 @@ def test_style_is_clean(command):
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "check", [check_layers, check_errors, check_shape, check_words], ids=lambda check: check.__name__
 )

@@ -36,6 +36,7 @@ def test_repeats_tell_a_difference(factor, verdict):
     assert seen.low <= factor - 1 <= seen.high
 
 
+@pytest.mark.slow
 def test_equal_groups_differ_no_more_often_than_stated():
     """Of 300 comparisons of equal groups at most one in twenty says that they differ."""
     said = sum(
@@ -420,6 +421,7 @@ def test_real_differences_have_their_direction(programs):
             assert math.isclose(seen.ratio, real, abs_tol=0.002)
 
 
+@pytest.mark.slow
 @needs_data
 def test_real_repeats_do_not_differ(programs):
     """Halves of one program's repeats differ no more often than one time in twenty; no such group is mixed."""

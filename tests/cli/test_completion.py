@@ -110,6 +110,7 @@ def test_a_shell_must_be_named(capsys):
     assert "cannot print a script for the shell: no shell is named; name one of bash" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "expected"), CASES)
 def test_bash(line, expected, root, environ):
     """A real bash offers exactly these."""
@@ -132,6 +133,7 @@ def test_bash_after_an_equals_sign(environ):
         assert set(done.stdout.split()) >= expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "expected"), CASES)
 def test_fish(line, expected, root, environ):
     """A real fish offers exactly these."""
@@ -141,6 +143,7 @@ def test_fish(line, expected, root, environ):
     assert {text.partition("\t")[0] for text in done.stdout.splitlines()} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "expected"), [CASES[0], CASES[1], CASES[6], CASES[7]])
 def test_zsh(line, expected, root, environ):
     """A real zsh, at its prompt, completes the word or lists these."""

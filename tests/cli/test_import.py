@@ -47,6 +47,7 @@ def there_and_back(folder, form, place):
     return open_run(info.path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", EXACT)
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3))

@@ -66,6 +66,7 @@ def test_python_blocks_run(page, tmp_path):
     assert done.returncode == 0, f"{page_id(page)} (line numbers are the page's):\n{done.stderr}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_commands_parse(page):
     """Every `stepscope` command in a shell block is one that the command line accepts."""

@@ -129,6 +129,7 @@ def test_names_are_canonical_where_they_are_certain(tmp_path):
     assert len(run.series("absent")) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "counts"),
     [
@@ -150,6 +151,7 @@ def test_real_folders_are_read_whole(folder, counts):
     assert all(math.isfinite(run.series(run.names()[0]).value[-1]) for run in runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["hta-traces", "peft-memory-metamathqa", "tcpd-subset", "nvrx-flight-recorder"])
 def test_traces_and_results_are_no_runs(folder):
     """Traces, result tables and dumps are not taken for logs of training."""

@@ -149,6 +149,7 @@ def test_clipping_is_unchanged(loop):
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(loop.model.parameters(), bare.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_clipping_compiles_as_before(loop):
     """A compiled function that clips has no graph break because of us."""
     parameter = nn.Parameter(torch.ones(3))

@@ -182,6 +182,7 @@ def refuse_in(monkeypatch, name, number, *words):
     monkeypatch.setattr(opening, name, call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["create", "private_directory"])
 def test_ring_on_disk_if_shared_memory_is_full(started, tmp_path, monkeypatch, open_files, name):
     """Where shared memory has no room the ring goes to disk, and no descriptor stays open."""
@@ -194,6 +195,7 @@ def test_ring_on_disk_if_shared_memory_is_full(started, tmp_path, monkeypatch, o
     assert open_files() <= before
 
 
+@pytest.mark.slow
 def test_no_room_anywhere(started, tmp_path, monkeypatch, capsys, open_files):
     """Without room for a ring the run is not recorded, says so, and leaves neither file nor descriptor behind."""
     refuse_in(monkeypatch, "create", errno.ENOSPC, "/")

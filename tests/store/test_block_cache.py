@@ -77,6 +77,7 @@ ASKS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(ASKS, ENDS, st.booleans())
 def test_a_chart_is_the_same_with_and_without_a_cache(folder, connection, cache, ask, ends, by_time):

@@ -81,6 +81,7 @@ def records_in(data):
     return found
 
 
+@pytest.mark.slow
 def test_cuts(long_tail, true_times):
     """A tail of many rows, cut within any frame, gives all whole rows before the cut and no exception."""
     frames = records_in(long_tail)
@@ -115,6 +116,7 @@ def test_cuts_at_every_byte(tmp_path):
         assert values_of(found.points).items() <= whole.items()
 
 
+@pytest.mark.slow
 def test_flips(long_tail):
     """Of 3 000 changed bytes none crashes the reader, none gives a wrong value, none costs more than its frame."""
     noise = random.Random(2)

@@ -243,6 +243,7 @@ def test_a_cut_costs_only_what_it_cut(tmp_path, connection, small_groups):
         assert problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "flips"), [(".parquet", 200), (".blocks.parquet", 60), (".sum", 120)])
 def test_a_flip_costs_at_most_one_row_group(tmp_path, connection, small_groups, part, flips):
     """Any flipped byte: no exception, no wrong value, at most one row group lost, and said so."""
@@ -259,6 +260,7 @@ def test_a_flip_costs_at_most_one_row_group(tmp_path, connection, small_groups, 
         assert problems or part == ".blocks.parquet"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "flips"), [(".parquet", 40), (".blocks.parquet", 100), (".sum", 40)])
 def test_blocks_survive_any_flip(tmp_path, connection, part, flips):
     """With one byte flipped anywhere, every block is right or what is missing was said."""

@@ -203,6 +203,7 @@ def test_odd_events_spoil_nothing(root):
     assert row == ("odd \ufffd", None, None, str(2**40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", WRITES + READS + SETTINGS + NOT_ONE)
 def test_only_reading_the_views_is_possible(root, tmp_path, text):
     """Whatever writes, opens another file or changes a setting is refused in our form, and nothing has changed."""

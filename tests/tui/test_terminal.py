@@ -85,6 +85,7 @@ def test_a_run_is_shown_resized_and_left(terminal):
     assert window.alternate() == "0 1 0"
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S2-012")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_the_terminal_comes_back_whatever_ends_it(terminal, number):

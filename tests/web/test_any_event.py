@@ -86,6 +86,7 @@ def recorded(tmp_path_factory):
     server.stop()
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(events=EVENTS)
 def test_no_reader_trusts_a_type(recorded, tmp_path_factory, events):

@@ -76,6 +76,7 @@ def test_no_name_leads_out_of_the_runs(client, root):
             assert b"root:" not in answer.body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["series", "export", "recipe"])
 def test_hostile_metrics_are_only_unknown(client, route):
     """A metric's name is compared, never opened and never part of a query's text."""
