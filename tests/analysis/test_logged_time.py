@@ -97,6 +97,7 @@ NAMES = some.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(some.dictionaries(NAMES, ROWS, max_size=4), some.floats(0, 300), some.booleans())
 def test_any_log_sums_to_its_wall_clock(rows, last, timed):

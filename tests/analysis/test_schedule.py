@@ -125,6 +125,7 @@ def test_shares_are_read_and_written(text):
         Spec.parse("loss@101%")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deviation", [0.0003, 0.002, 0.005, 0.02])
 @pytest.mark.parametrize(("first", "second"), [(2, 2), (3, 3), (3, 4), (5, 5), (2, 6)])
 def test_seeds_of_any_noise_keep_the_stated_level(deviation, first, second):

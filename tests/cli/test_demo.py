@@ -166,6 +166,7 @@ def test_demo_stays_on_a_terminal_until_it_is_left(tmp_path):
     assert "finished after 30 steps" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_training_ends_cleanly(tmp_path, number, code):
     """A signal during the training stops it, restores the cursor, and keeps the run, which is finished."""

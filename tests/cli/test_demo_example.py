@@ -15,6 +15,7 @@ pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_plain_loop_runs(tmp_path):
     """The example trains, and its run can be read: steps, phases, its loss and the metrics of its own."""
     environ = {**os.environ, "STEPSCOPE_DIR": str(tmp_path / "runs"), "PYTHONPATH": str(ROOT / "src")}

@@ -144,6 +144,7 @@ def test_without_matplotlib_the_extra_is_named():
         check("a_library_that_is_not_there")
 
 
+@pytest.mark.slow
 def test_runs_are_compared_in_every_format(root, tmp_path):
     """`--compare A B` puts both into every chart, with what differs and by how much."""
     page, words = tmp_path / "c.html", tmp_path / "c.md"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(NAMES, TREES, max_size=5))
 def test_random_settings_never_raise(settings):
     """Whatever is given: a complete configuration of plain data."""
@@ -30,6 +32,7 @@ def test_random_settings_never_raise(settings):
     json.dumps(config.values, allow_nan=False)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(NAMES, TREES, max_size=5))
 def test_values_load_to_the_same_values(settings):
     """A configuration survives being loaded again from its values, without an error."""

@@ -62,6 +62,7 @@ def test_what_names_no_gpu_is_no_index(key):
     assert index_of(key) is None
 
 
+@pytest.mark.slow
 @given(JUNK)
 def test_nothing_raises_and_every_figure_is_a_size(shape):
     """Whatever is given, the answer has indices and finite sizes that are not negative."""

@@ -408,6 +408,7 @@ EVENT = st.fixed_dictionaries(
 ) | st.dictionaries(KEYS, JSON)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(events=st.lists(st.one_of(EVENT, JSON), max_size=8), wrapped=st.booleans())
 def test_any_json_is_a_trace_or_an_error(tmp_path_factory, events, wrapped):

@@ -165,6 +165,7 @@ def test_texts_of_any_kind_are_read_or_refused(tmp_path_factory, name, text):
         assert all(map(is_sound, runs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["step" * 200_000, "step 1 " + "a" * 500_000, "step 1 " + "a:" * 200_000, "1|" * 300_000, " " * 900_000]
 )

@@ -78,6 +78,7 @@ def test_loads_nothing_heavy():
     assert {name for name in foreign if not name.startswith("_")} == set()
 
 
+@pytest.mark.slow
 def test_runs_long_without_leaking_files(tmp_path, open_files):
     """Two hundred samples leave as many files open as two do."""
     samplers = host_samplers(Path("/"), tmp_path, lambda: {0: os.getpid()})

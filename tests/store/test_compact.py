@@ -351,6 +351,7 @@ def grown(sizes, share=200, limits=MergeLimits()) -> tuple[float, int, int]:  # 
 DICE = random.Random(4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes",
     [

@@ -378,6 +378,7 @@ def calls(tmp_path_factory):
     return disk.calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ERRNOS)
 def test_a_failed_call_leaves_nothing_behind(tmp_path, calls, number):
     """Whichever call fails, the caller is told, nothing is visible, and the next try succeeds."""

@@ -217,6 +217,7 @@ def test_only_reading_the_views_is_possible(root, tmp_path, text):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -35,6 +35,7 @@ def client(tmp_path_factory):
     server.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", READS)
 def test_real_responses_have_the_declared_type(client, route):
     """Every route returns its declared type, with no field missing or added, for every kind of run."""

@@ -46,6 +46,7 @@ def described(server):
     return schemathesis.openapi.from_dict(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(document()["paths"]))
 def test_answers_are_as_described(described, server, path):
     """Whatever fits the description is answered, as it says; nothing makes the server fail."""
