@@ -1,7 +1,8 @@
 """Check the shape of the code: `python tools/check_shape.py [REPOSITORY]`.
 
 Limits for size and branching, documentation and types, no silent except, no `global`, no module name that could hold
-anything, none of the calls that run or unpack foreign data, tests that state their rule and do not sleep.
+anything, class names that stand for one thing, none of the calls that run or unpack foreign data, tests that state
+their rule and do not sleep.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from forbidden import forbidden_findings
 from sources import Finding, Module, folder_modules, name_of, package_modules, report, root_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -205,6 +206,16 @@ def stated_rules(module: Module) -> Iterator[Finding]:
                 yield Finding(module.path, node.lineno, "sleeps; hand in a clock, or step the thing under test")
 
 
+def repeated_classes(modules: Sequence[Module]) -> Iterator[Finding]:
+    """Refuse a class name that another module has already: a name stands for one thing."""
+    first: dict[str, Module] = {}
+    for module in modules:
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and first.setdefault(node.name, module) is not module:
+                text = f"{first[node.name].name} has a class {node.name} too; give one of them a name of its own"
+                yield Finding(module.path, node.lineno, text)
+
+
 SIZE: list[Callable[[Module], Iterator[Finding]]] = [file_size, block_size, naming]
 STYLE: list[Callable[[Module], Iterator[Finding]]] = [documentation, typing_of, silence, global_state]
 PACKAGE_RULES = [*SIZE, *STYLE, top_names, forbidden_findings]
@@ -221,6 +232,7 @@ def findings(root: Path) -> tuple[list[Finding], int]:
         (folder_modules(root, "tests"), TEST_RULES),
     ]
     found = [finding for modules, rules in groups for module in modules for rule in rules for finding in rule(module)]
+    found += repeated_classes(groups[0][0])
     return found, sum(len(modules) for modules, _ in groups)
 
 

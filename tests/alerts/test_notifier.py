@@ -306,8 +306,15 @@ def test_a_brief_that_is_none_is_reported(tmp_path):
 
 def test_a_reader_that_is_gone_harms_nobody(monkeypatch):
     """Reports that nobody reads are dropped."""
-    monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(BrokenPipeError()))
+    written = []
+
+    def write(_, data):
+        written.append(data)
+        raise BrokenPipeError
+
+    monkeypatch.setattr(os, "write", write)
     notifiers.report({"state": "done"})
+    assert len(written) == 1
 
 
 @pytest.mark.parametrize("url", ["https://hook.example/${MISSING}", "alertmanager+https://own.example/${MISSING}"])

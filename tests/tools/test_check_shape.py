@@ -100,6 +100,13 @@ def test_vague_names_are_refused(check):
     assert "could hold anything" in check(GOOD, "src/stepscope/store/utils.py")
 
 
+def test_a_class_name_stands_for_one_thing(check):
+    """Two modules of the package may not have classes of one name."""
+    text = '"""A module."""\n\nclass Row:\n    """A row."""\n'
+    assert check(text) == ""
+    assert "stepscope.store.a has a class Row too" in check(text, "src/stepscope/web/b.py")
+
+
 def test_hot_path_is_under_200_lines(check):
     """The file of the hot path has a limit of its own."""
     assert "limit 199" in check('"""M."""\n' + "x = 1\n" * 199, "src/stepscope/recorder/hotpath.py")

@@ -38,7 +38,7 @@ RESERVED = frozenset(
 """Fields of our own; a program's field of the same name gets a trailing underscore."""
 
 
-class LoggedRun(Protocol):
+class NamedRun(Protocol):
     """As much of a run as its log lines name."""
 
     id: str
@@ -94,7 +94,7 @@ class JsonFormatter(logging.Formatter):
 
 def attach(
     logger: logging.Logger | str | None,
-    run: LoggedRun,
+    run: NamedRun,
     *,
     path: str | os.PathLike[str] | None = None,
     stream: TextIO | None = None,

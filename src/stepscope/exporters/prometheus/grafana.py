@@ -22,7 +22,7 @@ from stepscope.exporters.prometheus.grafana_panels import (
     WIDTH,
     Panel,
     PanelRow,
-    Scale,
+    PanelScale,
 )
 from stepscope.exporters.prometheus.names import UNITS, Names
 
@@ -123,7 +123,7 @@ def own_panels(names: Iterable[str]) -> tuple[Panel, ...]:
         targets = known.targets(name)
         if any(target.is_own for target in targets) and len(panels) < OWN_PANELS:
             matched = f"{targets[0].family}{{{TRAINER}, metric={json.dumps(name, ensure_ascii=False)}}}"
-            scale = Scale(UNITS.get(unit_of(name), "none"))
+            scale = PanelScale(UNITS.get(unit_of(name), "none"))
             panels.append(Panel(name, f"Recorded as {name}.", {BY_RANK: matched}, scale, width=8))
     return tuple(panels)
 
@@ -188,7 +188,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _field(kind: str, scale: Scale) -> dict[str, Any]:
+def _field(kind: str, scale: PanelScale) -> dict[str, Any]:
     steps = [{"color": colour, "value": value} for colour, value in scale.colours]
     field: dict[str, Any] = {"unit": scale.unit, "thresholds": {"mode": "absolute", "steps": steps}}
     field |= {} if scale.low is None else {"min": scale.low}

@@ -18,7 +18,7 @@ BY_RANK, BY_GPU, BY_HOST = "{{run}} rank {{rank}}", "GPU {{gpu_id}}", "{{run}} {
 """Legends of series."""
 
 
-class Scale(NamedTuple):
+class PanelScale(NamedTuple):
     """The values that a panel shows: Grafana's id of their unit, the ends of the axis, and where colours change."""
 
     unit: str = "none"
@@ -28,10 +28,10 @@ class Scale(NamedTuple):
     logarithmic: bool = False
 
 
-PERCENT, SECONDS, MEBIBYTES = Scale("percent", 0, 100), Scale("s"), Scale("mbytes", 0)
-HOT = Scale("celsius", 0, 100, (("green", None), ("orange", 75), ("red", 80)))
+PERCENT, SECONDS, MEBIBYTES = PanelScale("percent", 0, 100), PanelScale("s"), PanelScale("mbytes", 0)
+HOT = PanelScale("celsius", 0, 100, (("green", None), ("orange", 75), ("red", 80)))
 """The built-in alert fires at 80 °C."""
-FULL = Scale("percent", 0, 100, (("green", None), ("orange", 80), ("red", 90)))
+FULL = PanelScale("percent", 0, 100, (("green", None), ("orange", 80), ("red", 90)))
 
 
 class Panel(NamedTuple):
@@ -41,7 +41,7 @@ class Panel(NamedTuple):
     description: str
     queries: Mapping[str, str]
     """PromQL expressions by the legend of their series."""
-    scale: Scale = Scale()
+    scale: PanelScale = PanelScale()
     kind: str = "timeseries"
     width: int = 12
 
@@ -105,7 +105,7 @@ TRAINING = PanelRow(
             "Gradient norm",
             "L2 norm before clipping. Above 10 it counts as exploding.",
             {BY_RANK: f"gradient_norm{{{TRAINER}}}"},
-            Scale(colours=(("green", None), ("red", 10)), logarithmic=True),
+            PanelScale(colours=(("green", None), ("red", 10)), logarithmic=True),
             width=8,
         ),
         Panel(
@@ -145,7 +145,7 @@ GPUS = PanelRow(
             "GPU power draw",
             "Power that each GPU draws.",
             {BY_GPU: f"gpu_power_draw_watts{{{GPU}}}"},
-            Scale("watt", 0),
+            PanelScale("watt", 0),
         ),
         Panel(
             "GPU memory",
@@ -195,7 +195,7 @@ HOST = PanelRow(
             "Memory",
             "Memory of the machine, or of the container's limit, in use.",
             {BY_HOST: f"stepscope_memory_used_ratio{{{MACHINE}}}"},
-            Scale("percentunit", 0, 1),
+            PanelScale("percentunit", 0, 1),
             width=8,
         ),
         Panel(
@@ -207,7 +207,7 @@ HOST = PanelRow(
                 "received {{rank}}": _host_rate("network_received"),
                 "sent {{rank}}": _host_rate("network_sent"),
             },
-            Scale("binBps"),
+            PanelScale("binBps"),
             width=8,
         ),
         Panel(
