@@ -92,6 +92,8 @@ def test_signal_handler_that_logs(rig):
             rig.run.log({"a": float(number)})
             if number > 30_000 and struck:
                 break
+            if number % 1000 == 0:
+                sum(range(50_000))  # the timer counts processor time, in ticks of some milliseconds
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
