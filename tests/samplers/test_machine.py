@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.core.vocabulary import BY_NAME
 from stepscope.samplers.machine import host_samplers
+from stepscope.samplers.nvidia_metrics import METRICS
 from tests.samplers.machines import SECOND, amd, cgroup_v2, host, hwmon, process, rapl, stat_text, write
 
 
@@ -88,3 +90,11 @@ def test_runs_long_without_leaking_files(tmp_path, open_files):
             sampler.sample(time.monotonic_ns() + at * SECOND)
         counts.append(len(open_files()))
     assert counts[-1] <= counts[1]
+
+
+def test_a_metric_is_described_once():
+    """A sampler takes a metric that the vocabulary has from there."""
+    samplers = host_samplers(Path("/"), Path("/"), dict)
+    shared = [metric for sampler in samplers for metric in sampler.metrics if metric.name in BY_NAME]
+    assert len(shared) > 5
+    assert all(BY_NAME[metric.name] is metric for metric in [*shared, *(m for m in METRICS if m.name in BY_NAME)])

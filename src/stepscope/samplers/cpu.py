@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from stepscope.core.vocabulary import gauge
+from stepscope.core.vocabulary import BY_NAME, gauge
 from stepscope.samplers.cgroup import Cgroup
 from stepscope.samplers.kernel import KernelFile, entries, find_number, number
 from stepscope.samplers.sampler import Sampler
@@ -16,7 +16,7 @@ FREQUENCY_EVERY = 5_000_000_000
 """ns."""
 
 METRICS = (
-    gauge("cpu/usage_ratio", "CPU time in use, as a share of the cgroup's quota if there is one, else of all CPUs."),
+    BY_NAME["cpu/usage_ratio"],
     gauge("cpu/machine_usage_ratio", "CPU time in use, as a share of all CPUs of the machine."),
     gauge("cpu/*/usage_ratio", "Share of time in which this CPU was in use."),
     gauge("cpu/iowait_ratio", "Share of the machine's CPU time spent waiting for disks."),

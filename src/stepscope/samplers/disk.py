@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from stepscope.core.vocabulary import gauge
+from stepscope.core.vocabulary import BY_NAME, gauge
 from stepscope.samplers.kernel import Growth, KernelFile, entries, find_text, number
 from stepscope.samplers.sampler import Sampler
 
@@ -15,8 +15,8 @@ NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
 """Name prefixes of devices in memory, in a file on another disk, or for removable media."""
 
 METRICS = (
-    gauge("disk/read_bytes_per_second", "Bytes read from disks per second."),
-    gauge("disk/write_bytes_per_second", "Bytes written to disks per second."),
+    BY_NAME["disk/read_bytes_per_second"],
+    BY_NAME["disk/write_bytes_per_second"],
     gauge("disk/reads_per_second", "Read requests to disks per second.", "requests/second"),
     gauge("disk/writes_per_second", "Write requests to disks per second.", "requests/second"),
     gauge("disk/read_request_bytes", "Mean size of a read request; small requests mean random access."),

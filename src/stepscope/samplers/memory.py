@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.core.vocabulary import gauge
+from stepscope.core.vocabulary import BY_NAME, gauge
 from stepscope.samplers.cgroup import Cgroup
 from stepscope.samplers.kernel import KernelFile, value_of
 from stepscope.samplers.sampler import Sampler
 
 METRICS = (
     gauge("memory/total_bytes", "Total memory of the machine."),
-    gauge("memory/used_bytes", "Memory in use on the machine."),
-    gauge("memory/available_bytes", "Memory still available on the machine."),
+    BY_NAME["memory/used_bytes"],
+    BY_NAME["memory/available_bytes"],
     gauge("memory/shared_bytes", "Memory in shared segments and tmpfs such as /dev/shm."),
-    gauge("memory/used_ratio", "Memory in use, as a share of the cgroup's limit if there is one, else of all memory."),
+    BY_NAME["memory/used_ratio"],
     gauge("memory/machine_used_ratio", "Share of the machine's memory in use."),
     gauge(
         "memory/headroom_bytes",

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from stepscope.core.vocabulary import counter, gauge
+from stepscope.core.vocabulary import BY_NAME, counter, gauge
 from stepscope.samplers.kernel import Growth, KernelFile, entries, find_number, number
 from stepscope.samplers.sampler import Sampler
 
@@ -18,8 +18,8 @@ WORD = 4
 ETHERNET = re.compile(r"eth\d+")
 
 METRICS = (
-    gauge("network/received_bytes_per_second", "Bytes received per second."),
-    gauge("network/sent_bytes_per_second", "Bytes sent per second."),
+    BY_NAME["network/received_bytes_per_second"],
+    BY_NAME["network/sent_bytes_per_second"],
     gauge("network/errors_per_second", "Packets with receive or send errors per second.", "packets/second"),
     gauge("network/drops_per_second", "Packets dropped per second because buffers were full.", "packets/second"),
     gauge("network/infiniband_received_bytes_per_second", "Bytes received by InfiniBand or RoCE adapters per second."),

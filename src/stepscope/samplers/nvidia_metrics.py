@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.core.vocabulary import counter, gauge
+from stepscope.core.vocabulary import BY_NAME, counter, gauge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 METRICS = (
-    gauge("gpu/*/utilization_ratio", "Share of time in which the GPU ran a kernel."),
+    BY_NAME["gpu/*/utilization_ratio"],
     gauge("gpu/*/memory_busy_ratio", "Share of time in which the GPU memory was read or written."),
-    gauge("gpu/*/memory_used_bytes", "GPU memory in use."),
-    gauge("gpu/*/memory_total_bytes", "Total GPU memory."),
+    BY_NAME["gpu/*/memory_used_bytes"],
+    BY_NAME["gpu/*/memory_total_bytes"],
     gauge("gpu/*/own_memory_bytes", "GPU memory held by the run's processes."),
     gauge("gpu/*/other_memory_bytes", "GPU memory held by other processes."),
-    gauge("gpu/*/temperature_celsius", "GPU temperature."),
+    BY_NAME["gpu/*/temperature_celsius"],
     gauge("gpu/*/memory_temperature_celsius", "GPU memory temperature."),
-    gauge("gpu/*/power_watts", "GPU power draw."),
+    BY_NAME["gpu/*/power_watts"],
     gauge("gpu/*/power_limit_watts", "GPU power limit."),
     counter("gpu/*/energy_joules_total", "Energy used by the GPU since the driver was loaded."),
-    gauge("gpu/*/fan_ratio", "Fan speed as a share of its maximum."),
+    BY_NAME["gpu/*/fan_ratio"],
     gauge("gpu/*/sm_clock_hertz", "Clock of the GPU's multiprocessors (SM)."),
     gauge("gpu/*/memory_clock_hertz", "GPU memory clock."),
     gauge("gpu/*/throttle_power_cap", "1 while the clock is reduced to stay within the power limit."),

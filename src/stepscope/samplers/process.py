@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.vocabulary import gauge
+from stepscope.core.vocabulary import BY_NAME, gauge
 from stepscope.samplers.descendants import Descendants, Member
 from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE, ProcessFiles, ProcessSample
@@ -29,7 +29,7 @@ HIDDEN = {"stat": "*", "io": "read_bytes_per_second", "smaps_rollup": "pss_bytes
 
 METRICS = (
     gauge("process/*/cpu_ratio", "CPU time of the rank's process, as a share of one CPU."),
-    gauge("process/*/memory_bytes", "Resident memory of the rank's process."),
+    BY_NAME["process/*/memory_bytes"],
     gauge(
         "process/*/pss_bytes",
         "Memory of the rank's process, with shared pages divided among their users; once a minute, below 2 GiB.",
