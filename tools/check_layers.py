@@ -79,9 +79,6 @@ PROCESSES = {
 FILES = {"reports.report_file": "web"}
 """Modules that read a data file of another room's folder: the built chart of the page, for the HTML report."""
 
-FROZEN = {("recorder.hotpath", "recorder.intake")}
-"""Type imports that do not count in cycles: the hot path is not edited for the sake of an annotation."""
-
 PROBE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -204,8 +201,7 @@ def cycle_findings(modules: list[Module]) -> Iterator[Finding]:
 
 def imports(module: Module, known: set[str]) -> set[str]:
     """Return the other modules that this one imports."""
-    found = {name for _, name in targets(module, known)} - {module.name}
-    return {name for name in found if (module.name.partition(".")[2], name.partition(".")[2]) not in FROZEN}
+    return {name for _, name in targets(module, known)} - {module.name}
 
 
 def reachable(graph: dict[str, set[str]], start: str) -> set[str]:

@@ -16,7 +16,8 @@ from stepscope.core.ring import LONG_PHASES, WORD_PHASE
 from stepscope.recorder.hotpath import OTHER, Step
 
 if TYPE_CHECKING:
-    from stepscope.recorder.hotpath import Layout, Recorder
+    from stepscope.recorder.declarations import Layout
+    from stepscope.recorder.hotpath import Recorder
 
 DATA, COPY, FORWARD, BACKWARD, OPTIMIZER = "data", "copy", "forward", "backward", "optimizer"
 COMMUNICATION, CHECKPOINT, EVALUATION, COMPILE = "communication", "checkpoint", "evaluation", "compile"

@@ -6,6 +6,7 @@ import contextlib
 import os
 import struct
 import threading
+from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ from stepscope.core.records import FIRST_SCHEMA, MAX_SCHEMAS, RECORD, SCHEMA_EVE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.recorder.hotpath import Layout
     from stepscope.recorder.mapping import Mapping
 
+Layout = tuple[Callable[..., None], int, int, bool, bytes]
+"""How to write a row: pack function, bytes, schema id, only Python's own numbers so far, kinds for the twin in C."""
 PATIENCE = 0.02
 """Seconds to wait for another thread's declaration."""
 

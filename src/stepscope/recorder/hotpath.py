@@ -7,7 +7,6 @@ place (`_hot.c`) where it could be built, the same to the byte. Measured by benc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from sys import intern
 from threading import get_ident
 from time import monotonic_ns
@@ -19,18 +18,19 @@ from stepscope.recorder.position import RingPosition
 from stepscope.recorder.state import Spent
 
 if TYPE_CHECKING:
-    from stepscope.recorder.intake import Intake
-    from stepscope.recorder.mapping import Mapping
+    from collections.abc import Iterable, Iterator
 
-Layout = tuple[Callable[..., None], int, int, bool, bytes]
-"""How to write a row: pack function, bytes, schema id, only Python's own numbers so far, kinds for the twin in C."""
+    from stepscope.recorder.declarations import Layout
+    from stepscope.recorder.mapping import Mapping
+    from stepscope.recorder.slow_path import SlowPath
+
 OTHER = "other"
 
 
 class Recorder(RingPosition):
     """Write rows of numbers into the ring, and charge the time of each step to its phases."""
 
-    def __init__(self, mapping: Mapping, intake: Intake) -> None:
+    def __init__(self, mapping: Mapping, intake: SlowPath[Recorder, Phase]) -> None:
         """Take over an empty ring; `intake` handles what the hot path does not."""
         super().__init__(mapping)
         self._intake, self._layouts, self._awaiting = intake, intake.layouts, False

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from stepscope.recorder.declarations import Declarations
-    from stepscope.recorder.hotpath import Layout, Recorder
+    from stepscope.recorder.declarations import Declarations, Layout
+    from stepscope.recorder.hotpath import Recorder
 
 MAX_PHASES = 1000
 LOOK_EVERY = 1_000_000_000

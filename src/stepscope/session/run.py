@@ -43,6 +43,8 @@ OVERHEAD_BUDGET = 0.01
 class Run(Recorder):
     """A run being recorded; also a context manager. Every call is safe at any time, in any state."""
 
+    _intake: Intake
+
     def __init__(
         self,
         mapping: Mapping,
