@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from stepscope.alerts.delivery.mail import mail_of
 from stepscope.alerts.delivery.message import Message, MessageSubject, inert, plain
 from tests.alerts.servers import alert
 
@@ -36,7 +37,7 @@ def test_many_alerts_are_one_readable_message():
     assert many.title() == "[warning] mnist/first: 1000 alerts: loss_spike (500), gpu_hot (500)"
     assert "and 980 more: loss_spike (490), gpu_hot (490)" in many.text()
     assert len(many.text()) < 20_000
-    assert len(many.html()) < 20_000
+    assert len(mail_of(many)) < 20_000
 
 
 def test_the_worst_decides_and_what_is_over_is_called_so():
@@ -54,7 +55,7 @@ def test_nothing_in_a_message_acts():
         alert(HOSTILE, text=HOSTILE, remedy=HOSTILE, evidence={HOSTILE: HOSTILE}), run=HOSTILE, name=HOSTILE
     )
     assert "\n" not in hostile.title()
-    for text in (hostile.title(), hostile.text(), hostile.html(), json.dumps(hostile.facts(0.0))):
+    for text in (hostile.title(), hostile.text(), mail_of(hostile), json.dumps(hostile.facts(0.0))):
         assert not set("\r\x1b\x00\u202e") & set(text)
     chat = inert(hostile.title() + hostile.text())
     assert not any(bad in chat for bad in ("<!channel", "<script", "@everyone", "](", "://"))
@@ -63,10 +64,10 @@ def test_nothing_in_a_message_acts():
 def test_html_is_escaped_and_links_lead_to_the_page_only():
     """Whatever a run is called."""
     page = message(alert(HOSTILE, text=HOSTILE, remedy=HOSTILE), run=HOSTILE, page="https://page.example.com/?a=1&b=2")
-    assert "<script" not in page.html()
-    assert page.html().count("href=") == 1
-    assert 'href="https://page.example.com/?a=1&amp;b=2"' in page.html()
-    assert "href" not in message(alert(text="see http://bad.example.com")).html()
+    assert "<script" not in mail_of(page)
+    assert mail_of(page).count("href=") == 1
+    assert 'href="https://page.example.com/?a=1&amp;b=2"' in mail_of(page)
+    assert "href" not in mail_of(message(alert(text="see http://bad.example.com")))
 
 
 def test_secrets_do_not_leave():
@@ -76,7 +77,7 @@ def test_secrets_do_not_leave():
         text=f"upload with {token} failed", evidence={"password": "hunter2", "url": "https://me:hunter2@x.y"}
     )
     found = message(secret, name=f"run {token}")
-    for text in (found.title(), found.text(), found.html(), json.dumps(found.facts(0.0))):
+    for text in (found.title(), found.text(), mail_of(found), json.dumps(found.facts(0.0))):
         assert token not in text
         assert "hunter2" not in text
 
@@ -99,6 +100,16 @@ def test_no_event_is_too_odd(event):
     found = message(event)
     assert found.title()
     assert found.text()
-    assert found.html()
+    assert mail_of(found)
     assert found.facts(0.0)
     assert len(plain("x" * 10_000)) <= 500
+
+
+def test_evidence_is_written_for_people():
+    """Nothing that is absent or already said, numbers as everywhere, and commands with the run's name."""
+    cause = "RuntimeError: device-side assert"
+    evidence = {"value": float("nan"), "threshold": None, "phase": "", "certain": True, "cause": cause}
+    found = message(alert(text=f"failed: {cause}", remedy="see `stepscope show RUN`; RUN it again", evidence=evidence))
+    assert "Evidence: value NaN, certain yes\n" in found.text()
+    assert "see `stepscope show r1`; RUN it again" in found.text()
+    assert "1970-01-01 00:00:09 UTC" in message(alert(time=9.7)).text()

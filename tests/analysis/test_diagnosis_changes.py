@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -98,6 +99,17 @@ def test_what_is_not_known_is_named_with_how_to_know_it() -> None:
     assert {one["signal"] for one in missing(known)} == {"memory", "gpu"}
     foreign = Evidence(foreign="mllog")
     assert all("mllog" in one["remedy"] for one in missing(foreign) if one["signal"] == "loss")
+
+
+def test_a_rank_with_phases_represents_a_slower_one_without() -> None:
+    """Phases of one rank are enough to say where the time goes, if it ran for most of the time."""
+    plain = steps({"other": 0.06}, rank=1)
+    plain = replace(plain, phases={})
+    whole = evidence(steps(), plain)
+    assert [whole.leader] == [whole.ranks[0]]
+    assert "phase/*" not in {one["signal"] for one in missing(whole)}
+    short = evidence(steps(count=20), plain)
+    assert short.leader is plain
 
 
 def test_a_rhythm_is_heard_with_some_beats_missing_or_added_and_not_in_noise() -> None:

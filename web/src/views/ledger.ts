@@ -102,7 +102,7 @@ function numbers(found: RunLedger): [string, string, string, string][] {
       "Money",
       money ? `${amount(money.total)} ${money.currency}` : ABSENT,
       money
-        ? `${amount(money.wasted)} of it wasted; ${number(money.per_device_hour)} per hour, ${money.source}`
+        ? `${amount(money.wasted)} of it wasted; ${number(money.per_device_hour)} per device hour, ${money.source}`
         : "no price: set ledger.price in stepscope.yaml",
       definitions.money ?? "",
     ],
@@ -241,7 +241,7 @@ function advice(found: RunLedger): Child {
               "p",
               { class: "next" },
               coded(capital(one.remedy)),
-              one.gain_ratio ? ` (at most ${share(one.gain_ratio)})` : "",
+              one.gain_ratio ? ` (saves at most ${share(one.gain_ratio)})` : "",
             ),
           ),
         ),

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import requests
 
 from stepscope.alerts.delivery.channel import MAIL
+from stepscope.alerts.delivery.mail import mail_of
 from stepscope.alerts.delivery.message import inert, plain
 from stepscope.alerts.delivery.webhook import Outcome, describe, wait_asked
 from stepscope.core.walls import wall
@@ -77,7 +78,7 @@ def send(message: Message, address: str) -> Outcome:
     """Send a message to an apprise address and return the outcome; never raises for network errors."""
     kind = apprise.NotifyType.SUCCESS if message.resolved else TYPES.get(message.severity, apprise.NotifyType.WARNING)
     if is_mail(address):
-        return tell(address, message.title(), message.html(), kind, apprise.NotifyFormat.HTML)
+        return tell(address, message.title(), mail_of(message), kind, apprise.NotifyFormat.HTML)
     return tell(address, inert(message.title()), inert(message.text()), kind)
 
 

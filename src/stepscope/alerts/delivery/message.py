@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.alerts.delivery.channel import SEVERITIES, rank_of
 from stepscope.core.names import UNSAFE
+from stepscope.core.numbers import format_number
 from stepscope.core.redact import redact, redact_text
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ MOST_SHOWN = 20
 MAX_LINE = 500
 MAX_TITLE = 120
 EVIDENCE_SHOWN = 8
+LONG = 12
+"""Characters from which a text in the evidence is left out if the fact contains it."""
 _MENTION = re.compile(r"@(?=(?:everyone|here|channel|all|[!&]?\d))|<(?=[!@#/A-Za-z])", re.IGNORECASE)
+_COMMAND = re.compile(r"(`stepscope [a-z ]+)RUN\b")
 _LINK = re.compile(r"\]\(|:(?=//)|\bwww\.")
 
 
@@ -77,26 +80,11 @@ class Message:
         """Return the body as plain text."""
         lines: list[str] = []
         for event in self.events[:MOST_SHOWN]:
-            lines += [*_lines(event), ""]
+            lines += [*describe_alert(event, self.subject).lines(), ""]
         rest = self.events[MOST_SHOWN:]
         if rest:
-            lines += [f"and {len(rest)} more: {_counted(rest)}", ""]
-        return "\n".join([*lines, *_footer(self.subject)])
-
-    def html(self) -> str:
-        """Return the body as HTML: every text escaped, links only to the page of the configuration."""
-        parts: list[str] = []
-        for event in self.events[:MOST_SHOWN]:
-            first, *others = _lines(event)
-            body = "<br>".join(html.escape(line) for line in others)
-            parts.append(f"<p><b>{html.escape(first)}</b><br>{body}</p>")
-        rest = self.events[MOST_SHOWN:]
-        if rest:
-            parts.append(f"<p>and {len(rest)} more: {html.escape(_counted(rest))}</p>")
-        run, details = map(html.escape, _footer(self.subject))
-        link = f'<a href="{details}">{details}</a>' if self.subject.page else details
-        parts.append(f"<p>{run}<br>{link}</p>")
-        return "\n".join(parts)
+            lines += [f"and {len(rest)} more: {count_by_rule(rest)}", ""]
+        return "\n".join([*lines, *footer_of(self.subject)])
 
     def facts(self, now: float) -> dict[str, Any]:
         """Return the message as plain data, for a webhook; `now` in unix seconds."""
@@ -112,6 +100,24 @@ class Message:
             "run": {**redact(subject), "node": self.subject.node, "page": self.subject.page},
             "alerts": [_public(event) for event in self.events],
         }
+
+
+class ReadableAlert(NamedTuple):
+    """One alert in words, safe to show."""
+
+    severity: str
+    """Also "resolved"."""
+    fact: str
+    remedy: str
+    place: str
+    """The rule, and where and when it fired."""
+    evidence: str
+
+    def lines(self) -> list[str]:
+        """Return it as lines of text."""
+        remedy = f"What to do: {self.remedy}" if self.remedy else ""
+        lines = (f"{self.severity}: {self.fact}", remedy, f"Rule: {self.place}", self.evidence)
+        return [line for line in lines if line]
 
 
 def trial_event(now: float, name: str) -> dict[str, Any]:
@@ -161,31 +167,41 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _lines(event: Mapping[str, Any]) -> list[str]:
-    """Return the lines of one alert: the fact, what to do, when and where, and the evidence."""
+def describe_alert(event: Mapping[str, Any], subject: MessageSubject) -> ReadableAlert:
+    """Return an alert in words; commands in its remedy name the run."""
     state, severity = plain(event.get("state", "firing"), 40), plain(event.get("severity", "warning"), 40)
-    head = "resolved" if state == "resolved" else severity
-    lines = [f"{head}: {plain(event.get('text') or event.get('rule', 'alert'))}"]
-    if event.get("remedy") and state != "resolved":
-        lines.append(f"What to do: {plain(event['remedy'])}")
-    lines.append(f"Rule: {plain(event.get('rule', ''), 120)}, {_place(event)}")
+    fact = plain(event.get("text") or event.get("rule", "alert"))
+    remedy = "" if state == "resolved" else plain(event.get("remedy") or "")
     evidence = event.get("evidence")
-    if isinstance(evidence, dict) and evidence:
-        lines.append(f"Evidence: {', '.join(_evidence(evidence))}")
-    return lines
+    facts = _evidence(evidence, fact) if isinstance(evidence, dict) else []
+    return ReadableAlert(
+        "resolved" if state == "resolved" else severity,
+        fact,
+        _COMMAND.sub(lambda found: f"{found[1]}{plain(subject.run, 120)}", remedy),
+        f"{plain(event.get('rule', ''), 120)}, {_place(event)}",
+        f"Evidence: {', '.join(facts)}" if facts else "",
+    )
 
 
-def _evidence(evidence: Mapping[str, Any]) -> list[str]:
-    """Return the evidence, each value with its name; the values of several metrics come last."""
+def _evidence(evidence: Mapping[str, Any], fact: str) -> list[str]:
+    """Return the evidence that the fact does not contain yet, each value with its name; those of metrics come last."""
     facts = {key: value for key, value in evidence.items() if not isinstance(value, dict)}
     values = evidence.get("values")
     if isinstance(values, dict) and set(values) != {evidence.get("metric")}:
         facts |= values
-    safe = redact(dict(list(facts.items())[:EVIDENCE_SHOWN]))
-    return [
-        f"{plain(key, 60)} {f'{value:.6g}' if isinstance(value, float) else plain(value, 120)}"
-        for key, value in safe.items()
-    ]
+    known = {key: value for key, value in facts.items() if value not in (None, "") and not _is_in(value, fact)}
+    safe = redact(dict(list(known.items())[:EVIDENCE_SHOWN]))
+    return [f"{plain(key, 60)} {_shown(value)}" for key, value in safe.items()]
+
+
+def _is_in(value: object, fact: str) -> bool:
+    return isinstance(value, str) and len(value) > LONG and plain(value) in fact
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format_number(value, 6) if isinstance(value, float) else plain(value, 120)
 
 
 def _place(event: Mapping[str, Any]) -> str:
@@ -194,16 +210,18 @@ def _place(event: Mapping[str, Any]) -> str:
     parts = [f"{key} {number}" for key, number in numbers if isinstance(number, int) and number >= 0]
     time = event.get("time")
     if isinstance(time, (int, float)):
-        parts.append(moment(time))
+        parts.append(datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"))
     return ", ".join(parts) or "now"
 
 
-def _counted(events: Iterable[Mapping[str, Any]]) -> str:
+def count_by_rule(events: Iterable[Mapping[str, Any]]) -> str:
+    """Return the rules of alerts that are not listed, with how often each fired."""
     rules = Counter(plain(event.get("rule", "alert"), 60) for event in events)
     return ", ".join(f"{rule} ({count})" for rule, count in rules.most_common(10))
 
 
-def _footer(subject: MessageSubject) -> list[str]:
+def footer_of(subject: MessageSubject) -> list[str]:
+    """Return the last two lines: the run, and where to read on."""
     run = plain(subject.run, 120)
     name = f"{plain(subject.project, 120)}/{run}" if subject.project else run
     where = f" on {plain(subject.node, 80)}" if subject.node else ""

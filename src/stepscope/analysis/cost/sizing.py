@@ -168,7 +168,7 @@ def _cheaper(usage: Usage, table: PriceTable | None) -> Finding | None:
     longer = f"; the run would take up to {slower:.2g} times as long" if slower > 1.05 else ""
     text = (
         f"the peak of {peak / GIB:.3g} GiB fits into {other.memory_gib:.0f} GiB of the {other.name}, "
-        f"at {hourly:.2f} an hour instead of {price:.2f}{longer}"
+        f"at {hourly:.2f} {table.currency} an hour instead of {price:.2f}{longer}"
     )
     remedy = f"measure some steps on the {other.name} before you change: its memory and links may be slower, too"
     evidence = {"card": card.name, "other": other.name, "cost_ratio": cost / price, "slower": slower}

@@ -181,8 +181,13 @@ class Evidence:
 
     @property
     def leader(self) -> RankSteps | None:
-        """Return the steps of the rank that represents all: the one with the most time in steps."""
-        return max(self.ranks, key=lambda steps: steps.total, default=None)
+        """Return the steps of the rank that represents all: the one with the most time in steps.
+
+        A rank with phases goes first unless it ran for less than half of that: it shows where the time went.
+        """
+        longest = max(self.ranks, key=lambda steps: steps.total, default=None)
+        divided = [steps for steps in self.ranks if steps.phases and longest and steps.total >= longest.total / 2]
+        return max(divided, key=lambda steps: steps.total, default=longest)
 
     @property
     def is_on_cpu(self) -> bool:

@@ -197,7 +197,7 @@ class LedgerSheet(Sheet):
             first, *rest = self._wrapped(one["text"], "    ")
             yield f"  {mark} {first.strip()}"
             yield from rest
-            brings = f" (at most {format_share(gain)})" if gain else ""
+            brings = f" (saves at most {format_share(gain)})" if gain else ""
             yield from (self._paint(line, "dim") for line in self._wrapped(f"{one['remedy']}{brings}", "    "))
 
 
