@@ -37,6 +37,14 @@ def test_an_alert_names_its_rule():
     assert line_of({"kind": "other"}) == ""
 
 
+def test_a_notification_says_what_became_of_it():
+    """The channel, the outcome, the alerts it contained, and why it failed."""
+    sent = {"kind": "notification", "channel": "mail", "state": "sent", "message": "alert_68b8", "alerts": ["death-1"]}
+    assert line_of(sent) == "mail: sent death-1"
+    assert line_of({**sent, "state": "waiting", "why": "timed out"}) == "mail: waiting death-1; timed out"
+    assert line_of({**sent, "state": "ready", "alerts": None}) == "mail: ready"
+
+
 def test_alerts_that_last_come_first(tmp_path):
     """One row per alert; those that last stand before those that are over."""
     folder = make_run(tmp_path)

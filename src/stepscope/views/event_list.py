@@ -33,6 +33,7 @@ QUIET = frozenset(
 """Kinds that are hidden unless requested: data of other views."""
 TEXTS = "log"
 """Kind of the events with texts that a program passed to `log`."""
+NOTIFICATION = "notification"
 ALERT = b'"alert"'
 ALERT_TEXT = 300
 """Maximum characters of an alert."""
@@ -60,12 +61,22 @@ def line_of(event: dict[str, Any]) -> str:
     """Return a one-line description of an event."""
     if event.get("kind") == TEXTS:
         return _line("; ".join(f"{name}: {text}" for name, text in _texts(event).items()))
+    if event.get("kind") == NOTIFICATION:
+        return _line(_notification(event))
     words = next((str(event[key]) for key in SHOWN if event.get(key)), "")
     if event.get("what"):  # the specific name, if the kind covers many things
         words = f"{event['what']}: {words}" if words else str(event["what"])
     if event.get("kind") == "alert" and event.get("rule"):
         words = f"{event['rule']} {event.get('state', '')}: {words}"
     return _line(words)
+
+
+def _notification(event: Mapping[str, Any]) -> str:
+    """Return the channel, what became of the message, and which alerts it contained."""
+    alerts = event.get("alerts")
+    which = " ".join(map(str, alerts)) if isinstance(alerts, list) else ""
+    words = [f"{event.get('channel', '')}: {event.get('state', '')} {which}".strip(), str(event.get("why") or "")]
+    return "; ".join(word for word in words if word)
 
 
 def _line(words: str) -> str:

@@ -45,10 +45,10 @@ REMEDIES = {
     "data": remedy("input_bound"),
     "copy": remedy("copy_bound"),
     "stall": remedy("hang"),
-    "restart": "a faster start: cached data and compiled kernels, fewer crashes",
-    "redone": "checkpoints more often: what lies after the last one is lost",
-    "start": "imports, loading of data and model: cache them",
-    "other": "logging and work between steps; wrap it in phases to see more",
+    "restart": "make the start faster: cache data and compiled kernels, and fix the cause of the crashes",
+    "redone": "save checkpoints more often: work after the last one is lost",
+    "start": "load less before the first step: cache the data and the model",
+    "other": "this is logging and work between steps: wrap it in phases to see more",
 }
 """Remedy for each class of waste."""
 DEFINITIONS = {

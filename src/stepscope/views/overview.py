@@ -22,7 +22,7 @@ from stepscope.store.series import Series, summarize
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import LOST_AFTER, NodeState, read_nodes
 from stepscope.views.buckets import buckets_of
-from stepscope.views.event_list import last_texts, line_of
+from stepscope.views.event_list import QUIET, last_texts, line_of
 from stepscope.views.pace import SAMPLES, STEP, pace_of
 from stepscope.views.rates import DEFINITIONS as RATES
 from stepscope.views.rates import rates
@@ -52,7 +52,7 @@ MACHINE_POINTS = 200
 LAST_STEPS = 20
 BESIDE = ("loss", "grad_norm", "learning_rate")
 """Metrics shown beside the time of a step."""
-NO_REASON = frozenset(("histogram", "text", "clock_jump", "sampler_back"))
+NO_REASON = QUIET | {"text", "clock_jump", "sampler_back"}
 """Kinds of events that do not explain an end."""
 LAST_EVENTS = 5
 TRACE_LINES = 12
@@ -255,8 +255,7 @@ def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[st
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:
     kept = {key: event.get(key) for key in ("kind", "time", "rank", "step")}
-    words = [event.get(key) for key in ("message", "why", "error", "cause", "reason")]
-    text = line_of(event) if event.get("kind") == "alert" else next((str(word) for word in words if word), "")
+    text = line_of(event)
     try:
         frame = event["stacks"][-1]["frames"][0]  # the innermost frame of the main thread
         text = f"{text}; it is at {frame['file']}:{frame['line']} in {frame['function']}"
