@@ -60,9 +60,10 @@ def test_a_key_that_nothing_reads_is_found():
 @pytest.mark.parametrize("group", ["throughput_monitor", "profiler", "resource_monitor"])
 def test_every_option_of_a_callback_is_one_of_its_parameters(group):
     """The configuration knows no option that the callback would not take."""
-    callbacks = pytest.importorskip("stepscope.callbacks")
+    pytest.importorskip("lightning")
     import inspect
 
+    from stepscope import callbacks
     from stepscope.core.spellings import CALLBACKS
 
     [name] = [name for name, of in CALLBACKS.items() if of == group]

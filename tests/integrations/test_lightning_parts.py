@@ -313,6 +313,7 @@ def test_lines_of_an_epoch_are_the_documents():
 
 def test_options_that_are_not_passed_come_from_the_configuration(tmp_path, monkeypatch):
     """A callback follows its section of stepscope.yaml in any spelling; an argument of the program wins."""
+    pytest.importorskip("lightning")
     from stepscope.callbacks import ProfilerCallback, ResourceMonitorCallback
 
     (tmp_path / "stepscope.yaml").write_text(
