@@ -33,6 +33,7 @@ BLOCKS = {"2ms": (80, 60), "50ms": (1, 1)}
 do to a step of 50 ms they do to the next one too, and less to the one after: so blocks are as short as can be. With
 those of two steps and more between them the interval was half as wide again in the same time."""
 FOURS = {"2ms": 400, "50ms": 2400}
+QUICK_FOURS = 5
 SAME_EVERY = 4
 """Of so many fours one is repeated with nothing to compare."""
 PEER = "traceml_ai"
@@ -47,7 +48,7 @@ def measure(options: Options) -> list[Figure]:
         ]
     found = []
     for name, (_, limit) in STEPS.items():
-        fours = 12 if options.quick else FOURS[name]
+        fours = QUICK_FOURS if options.quick else FOURS[name]
         printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / name), name, str(fours), "stepscope")
         told = json.loads(printed.splitlines()[-1])
         wall, cpu, same = (interval(np.array(told[key]), trimmed) for key in ("wall", "cpu", "same"))
@@ -73,7 +74,7 @@ def _peer(options: Options) -> Figure:
     what = "  the same of traceml-ai, 2 ms steps"
     if importlib.util.find_spec(PEER) is None:
         return Figure("torch_2ms_traceml", what, None, "%", None, "traceml-ai not installed")
-    fours = 12 if options.quick else FOURS["2ms"]
+    fours = QUICK_FOURS if options.quick else FOURS["2ms"]
     printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / "peer"), "2ms", str(fours), PEER)
     wall = interval(np.array(json.loads(printed.splitlines()[-1])["wall"]), trimmed)
     return Figure("torch_2ms_traceml", what, wall[2], "%", None, shown(wall))
