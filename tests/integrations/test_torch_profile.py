@@ -240,7 +240,7 @@ def test_epochs_have_a_trace_each(tmp_path, torch):
 
 
 def test_wrong_options_of_epochs_are_refused_at_once(tmp_path):
-    """ProfileOptions of the epochs' profiles are looked at when they are given, not in the middle of a training."""
+    """Options of the epochs' profiles are looked at when they are given, not in the middle of a training."""
     with pytest.raises(TypeError):
         EpochProfiles(tmp_path, [1], bogus=1)
 

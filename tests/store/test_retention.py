@@ -288,7 +288,7 @@ def test_auto_cleanup_applies_the_limits_when_a_run_ends(tmp_path):
 
 
 def test_without_auto_cleanup_nothing_goes(tmp_path):
-    """RetentionLimits alone remove nothing when a run ends: that is asked for, or done by `stepscope gc`."""
+    """Limits alone remove nothing when a run ends: that is asked for, or done by `stepscope gc`."""
     old = make_run(tmp_path, "old", days=3)
     with stepscope.init(project="q", dir=tmp_path, store={"max_runs": 1}) as run:
         run.log(loss=1.0)

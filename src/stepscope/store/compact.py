@@ -89,7 +89,7 @@ def plan(runs: Sequence[Sequence[int]], limits: MergeLimits, share: int, stuck: 
 
 
 def _grown(groups: Sequence[UnitGroup], limits: MergeLimits, cap: int) -> list[UnitGroup]:
-    """UnitGroup neighbors that together are `fan_in` times as large as the largest unit among them."""
+    """Group neighbors that together are `fan_in` times as large as the largest unit among them."""
     out: list[UnitGroup] = []
     at = 0
     while at < len(groups):
@@ -103,7 +103,7 @@ def _grown(groups: Sequence[UnitGroup], limits: MergeLimits, cap: int) -> list[U
 
 
 def _filled(groups: Sequence[UnitGroup], limits: MergeLimits, cap: int) -> list[UnitGroup]:
-    """UnitGroup neighbors that are each below half the maximum size, once they no longer fit into one unit."""
+    """Group neighbors that are each below half the maximum size, once they no longer fit into one unit."""
     out: list[UnitGroup] = []
     waiting: list[UnitGroup] = []
     for group in groups:

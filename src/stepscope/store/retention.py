@@ -45,7 +45,7 @@ _LEFTOVER = re.compile(r"\.tmp-.+|\..+\.json\.\d+(\..+)?")
 
 @dataclass(frozen=True)
 class RetentionLimits:
-    """RetentionLimits on all runs together; 0 is no limit."""
+    """Limits on all runs together; 0 is no limit."""
 
     max_size_gb: float = 0.0
     """GiB."""

@@ -30,7 +30,7 @@ class BadTrace(ValueError):  # noqa: N818 - it is a bad trace
 
 @dataclass(frozen=True)
 class TraceLimits:
-    """TraceLimits for reading one trace."""
+    """Limits for reading one trace."""
 
     text_bytes: int = 32 << 30
     """Bytes of text, after decompression."""
