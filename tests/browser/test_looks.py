@@ -54,7 +54,8 @@ def picture(browser, server, keys, name, size, scheme):
 def test_pages_look_as_kept(browser, server, keys, name, size, scheme):
     """Each page looks as its kept picture, wide and light, narrow and dark, and never scrolls sideways.
 
-    After a change that is meant: KEEP_LOOKS=1 pytest tests/browser/test_looks.py, and look at the new pictures.
+    After a change that is meant, build the page (python tools/page.py freshen), run KEEP_LOOKS=1 pytest
+    tests/browser/test_looks.py, and look at the new pictures.
     """
     found, wide = picture(browser, server, keys, name, size, scheme)
     assert wide <= size["width"]
