@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 CLASSES = {
-    "productive": "forward, backward, optimizer, communication, and what the step's phases do not tell apart",
+    "productive": "forward, backward, optimizer, communication, and the rest of the step",
     "data": "waiting for the next batch",
     "copy": "moving the batch to the device",
     "checkpoint": "saving checkpoints",
@@ -34,7 +34,7 @@ CLASSES = {
     "restart": "from the end of an attempt to the first step of the next",
     "redone": "work that was lost with a crash, and was or has to be done again",
     "start": "before the first step of the first attempt",
-    "other": "logging, garbage collection, and what is no part of any step",
+    "other": "logging, garbage collection, and time outside the steps",
     "away": "between two attempts that are far apart: it is unknown whether the machine was reserved",
     "unknown": "what the source of an imported run does not tell: it has logged nothing about this time",
 }
