@@ -153,8 +153,9 @@ class Bench:
 
     def start(self, code, *arguments, environ=None, prefix=(), name="train.py", cwd=None, **options):
         """Write a script and start it; the working directory is the test's own."""
-        path = self.folder / name
-        path.write_text(textwrap.dedent(code), encoding="utf-8")
+        path, text = self.folder / name, textwrap.dedent(code)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:  # an earlier process may be about to read it
+            path.write_text(text, encoding="utf-8")
         paths = os.pathsep.join([str(SOURCE), str(SOURCE.parent)])
         settings = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "error", **(environ or {})}
         trainer = Trainer(path, settings, arguments, prefix, cwd=cwd or self.folder, **options)
