@@ -75,7 +75,7 @@ def test_where_processes_are_forbidden_the_run_is_still_recorded(bench):
     )
     assert trainer.process.returncode == 0, trainer.err
     assert len(trainer.complaints()) >= 1
-    assert "Traceback" not in trainer.err
+    assert "/stepscope/" not in trainer.err.partition("Traceback")[2]  # a measured program fails to save its coverage
 
 
 def test_a_full_disk_at_the_end_keeps_the_ring_for_the_next_reader(bench):
