@@ -64,3 +64,10 @@ def test_last_steps():
     assert shown[1] == "    ValueError: no"
     assert shown[2].split() == ["step", "took", "data", "forward", "loss"]
     assert shown[4].split() == ["8", "500", "ms", "400", "ms", "100", "ms", "NaN"]
+
+
+def test_an_event_of_a_watcher_names_no_rank():
+    """A watcher has a number below 0 in place of a rank, one for each node: it is not shown."""
+    event = {"kind": "notification", "time": 0.0, "rank": -2, "step": None, "text": "mail: sent"}
+    facts = {"events": [event, {**event, "rank": None}], "traceback": [], "steps": []}
+    assert set(end_lines(facts, 100, PLAIN)) == {"  00:00:00 UTC  notification: mail: sent"}

@@ -117,7 +117,8 @@ def end_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
         stamp = time.strftime("%H:%M:%S", time.gmtime(event["time"] or 0))
         step = "" if event["step"] in {None, -(2**63)} else f", step {event['step']}"
         text = f": {plain(event['text'])}" if event["text"] else ""
-        rank = "" if event["rank"] in {None, -1} else f", rank {event['rank']}"
+        number = event["rank"]  # a watcher's is below 0
+        rank = f", rank {number}" if isinstance(number, int) and number >= 0 else ""
         yield cut(f"  {stamp} UTC  {plain(str(event['kind']))}{rank}{step}{text}", width)
     for line in facts["traceback"]:
         yield paint(cut(f"    {plain(line)}", width), "red")
