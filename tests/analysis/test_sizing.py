@@ -62,6 +62,7 @@ def test_cheaper_card_that_holds_the_peak():
     dear = table.price("aws/H100")
     usage = Usage(HOUR, 1, 0.3, 10 * GIB, 80 * GIB, card=dear.card, per_hour=dear.per_hour, provider="aws")
     cheaper = next(one for one in advise(usage, table) if one.kind == "cheaper_card")
+    assert f"{table.currency} an hour" in cheaper.text
     other = table.card(cheaper.evidence["other"])
     assert other.memory_gib > 10 * 1.15
     assert other.prices["aws"] * cheaper.evidence["slower"] < 0.9 * dear.per_hour

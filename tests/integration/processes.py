@@ -24,13 +24,13 @@ PATIENCE = 120.0
 
 
 def until(condition, what="the condition", seconds=PATIENCE, every=0.02):
-    """Return the first true result of `condition`; fail when it takes too long."""
+    """Return the first true result of `condition`; fail when it takes too long. `what` may be a function."""
     end = time.monotonic() + seconds
     while True:
         found = condition()
         if found:
             return found
-        assert time.monotonic() < end, f"{what} did not come true within {seconds:g} s"
+        assert time.monotonic() < end, f"{what() if callable(what) else what} did not come true within {seconds:g} s"
         time.sleep(every)
 
 

@@ -50,7 +50,7 @@ def test_a_kill_of_the_trainer_and_its_thread_loses_nothing(bench):
     assert stepscope.open(path).series("x").value.tolist() == list(range(20_000))
 
 
-def test_where_processes_are_forbidden_the_run_is_still_recorded(bench):
+def test_where_processes_are_forbidden_the_run_is_still_recorded(bench, monkeypatch):
     """Under a limit of no further process and no further thread, rows wait in the ring and the next reader has them."""
     before = """
     import resource, os
@@ -64,6 +64,7 @@ def test_where_processes_are_forbidden_the_run_is_still_recorded(bench):
     for folder in (bench.folder, *bench.folder.parents):
         if str(folder).startswith("/tmp/"):
             folder.chmod(0o755)
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # that user may not write our coverage
     shared = bench.folder / "shared"
     shared.mkdir()
     shared.chmod(0o777)
@@ -75,7 +76,7 @@ def test_where_processes_are_forbidden_the_run_is_still_recorded(bench):
     )
     assert trainer.process.returncode == 0, trainer.err
     assert len(trainer.complaints()) >= 1
-    assert "/stepscope/" not in trainer.err.partition("Traceback")[2]  # a measured program fails to save its coverage
+    assert "Traceback" not in trainer.err
 
 
 def test_a_full_disk_at_the_end_keeps_the_ring_for_the_next_reader(bench):

@@ -1,6 +1,6 @@
 """A message as an HTML mail: a bar in the colour of the severity, the fact, what to do, and the evidence in grey.
 
-Mail programs drop style sheets, so that each element carries its style. Colours are legible on white and on black.
+Mail programs drop style sheets, so each element carries its own style. Colours are legible on white and on black.
 """
 
 from __future__ import annotations
