@@ -9,9 +9,7 @@ import time
 import pytest
 
 from stepscope.core.places import Places, find_places, private_directory
-from stepscope.store import leftovers
-from stepscope.store.leftovers import IDLE_SECONDS, ORPHAN_SECONDS, sweep_folders
-from stepscope.store.salvage import salvage
+from stepscope.store.salvage import IDLE_SECONDS, ORPHAN_SECONDS, salvage, sweep_folders
 from tests.store.locks import held
 
 
@@ -104,7 +102,7 @@ def test_a_link_is_not_followed(places, tmp_path):
 def test_the_folder_of_somebody_else_stays(places, monkeypatch):
     """Only folders of this user are looked into."""
     place = folder(places.disk)
-    monkeypatch.setattr(leftovers.os, "getuid", lambda: os.geteuid() + 1)
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
     sweep_folders(Places(None, places.disk))
     assert place.is_dir()
 
@@ -118,7 +116,7 @@ def test_every_salvage_sweeps(places):
 
 def test_a_process_that_makes_its_folder_meanwhile_gets_it(places, monkeypatch):
     """Rings can be made in a folder while others sweep as eagerly as they can."""
-    monkeypatch.setattr(leftovers, "IDLE_SECONDS", -1.0)
+    monkeypatch.setattr("stepscope.store.salvage.IDLE_SECONDS", -1.0)
     stop = threading.Event()
 
     def sweep():

@@ -17,6 +17,8 @@ RING_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX = ".ring", ".schema", 
 SPILL_SUFFIX, WAKE_SUFFIX = ".spill", ".wake"
 ALERTING_SUFFIX, NOTICE_SUFFIX = ".alerting", ".notice"
 """The alert settings, with addresses and their secrets: for the watcher alone, and removed with the ring."""
+COMPANIONS = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX, NOTICE_SUFFIX, WAKE_SUFFIX)
+"""Files next to a ring that are removed with it."""
 WATCHER_LOCK, SEAL_LOCK = "watcher.lock", "seal.lock"
 HELD: set[Path] = set()
 """Rings that this process writes. Opening and closing one again would release its lock (POSIX), so nothing does."""

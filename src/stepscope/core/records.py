@@ -179,8 +179,8 @@ def rows(
                 values = pair_values(data, offset, table.names, checked=checked)
             else:
                 schema = table.schemas.get(number)
-                is_known = schema is not None and len(schema.kinds) == len(schema.names)
-                values = row_values(data, offset, schema) if schema is not None and is_known else {}
+                is_whole = schema and len(schema.kinds) == len(schema.names)
+                values = row_values(data, offset, schema) if schema and is_whole else {}
             if values:
                 yield time, step, values
 

@@ -53,26 +53,12 @@ KEY_TAILS = {"id", "value", "data", "pem", "base64", "b64", "string", "json", "t
 
 PLAIN_TOKENS = {
     *("additional", "answer", "audio", "begin", "bop", "bos", "box", "chunk", "class", "cls", "context", "decoder"),
-    *(
-        "delimiter",
-        "dist",
-        "empty",
-        "end",
-        "eoi",
-        "eop",
-        "eos",
-        "eot",
-        "fim",
-        "first",
-        "forced",
-        "image",
-        "img",
-        "init",
-    ),
-    *("last", "learnable", "mask", "max", "memory", "min", "model", "motion", "next", "num", "pad", "padding", "patch"),
-    *("per", "prefix", "prev", "prompt", "query", "question", "register", "sentinel", "sep", "separator", "sink"),
-    *("special", "speech", "start", "stop", "suffix", "system", "target", "task", "text", "think", "time", "trigger"),
-    *("unk", "unknown", "video", "vision", "visual", "vocab", "word", "by", "of", "each", "every", "in", "out", "sot"),
+    *("delimiter", "dist", "empty", "end", "eoi", "eop", "eos", "eot", "fim", "first", "forced", "image", "img"),
+    *("init", "last", "learnable", "mask", "max", "memory", "min", "model", "motion", "next", "num", "pad", "padding"),
+    *("patch", "per", "prefix", "prev", "prompt", "query", "question", "register", "sentinel", "sep", "separator"),
+    *("sink", "special", "speech", "start", "stop", "suffix", "system", "target", "task", "text", "think", "time"),
+    *("trigger", "unk", "unknown", "video", "vision", "visual", "vocab", "word", "by", "of", "each", "every", "in"),
+    *("out", "sot"),
 }
 """Words before `token` that make it a piece of text and no secret."""
 
@@ -140,11 +126,6 @@ ASSIGNED = re.compile(
 )
 """A name and its sign, or an option and its blank; the value is matched only after a secret name."""
 VALUE = re.compile(r"(\\?\")[^\"]*|(\\?')[^']*|[^\s\"'&;,})\]]+")
-
-
-def is_secret_name(name: str) -> bool:
-    """Return whether a configuration key, variable or option of this name holds a secret."""
-    return _strength(name) > 0
 
 
 def _strength(name: str) -> int:

@@ -11,18 +11,17 @@ import json
 import os
 import zlib
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from stepscope.store import footer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
 POINTS, BLOCKS, SUM = ".parquet", ".blocks.parquet", ".sum"
 """Endings of the files of a sealed unit."""
 VERSION = 1
-_T = TypeVar("_T")
 _CHUNK = 1 << 20
 _LONGEST_BOUND = 250
 """Length in bytes beyond which Parquet truncates a name in its statistics, so they bound nothing."""
@@ -209,11 +208,8 @@ class Checked:
             while len(self._known) >= self._limit and key not in self._known:
                 self._known.pop(next(iter(self._known)))
             known = self._known.setdefault(key, {})
-            if -1 not in known:
-                known[-1] = stat.st_size == sums.length and _readable(_framed, descriptor, sums)
-            for index in wanted:
-                if index not in known:
-                    known[index] = _readable(_intact, descriptor, sums.groups[index])
+            for index in {-1, *wanted} - known.keys():
+                known[index] = _intact(descriptor, sums, index)
         finally:
             os.close(descriptor)
         return Findings(known[-1], frozenset(index for index in wanted if not known[index]))
@@ -260,24 +256,21 @@ def _bounds(group: footer.RowGroup) -> tuple[str | None, str | None, tuple[int, 
     return first.decode("utf-8", "replace"), last.decode("utf-8", "replace"), whole
 
 
-def _readable(check: Callable[[int, _T], bool], descriptor: int, sums: _T) -> bool:
-    """Return the result of a check; bytes that the disk cannot read count as damaged."""
+def _intact(descriptor: int, sums: FileSum, index: int) -> bool:
+    """Return whether a row group, or with -1 the frame, is as written; what the disk cannot read counts as damaged."""
     try:
-        return check(descriptor, sums)
+        if index < 0:
+            return os.fstat(descriptor).st_size == sums.length and _framed(descriptor, sums)
+        group = sums.groups[index]
+        return crc32_of(descriptor, group.offset, group.length) == (group.crc32, group.length)
     except OSError:
         return False
 
 
 def _framed(descriptor: int, sums: FileSum) -> bool:
     end = sums.footer + footer.tail(sums.footer)
-    return (
-        _read(descriptor, 0, len(footer.MAGIC)) == footer.MAGIC
-        and _read(descriptor, sums.length - len(end), len(end)) == end
-    )
-
-
-def _intact(descriptor: int, group: GroupSum) -> bool:
-    return crc32_of(descriptor, group.offset, group.length) == (group.crc32, group.length)
+    last = _read(descriptor, sums.length - len(end), len(end))
+    return _read(descriptor, 0, len(footer.MAGIC)) == footer.MAGIC and last == end
 
 
 def _read(descriptor: int, offset: int, length: int) -> bytes:

@@ -6,11 +6,13 @@ for each factor of eight that its unit grows. Units have a maximum size; the las
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.store import checksum
+from stepscope.store.layout import age_of
 from stepscope.store.merge import SLICE, UnmergeableError, merge
 from stepscope.store.sealed import remove_sealed
 
@@ -215,26 +217,21 @@ def _runs(units: Sequence[FileSpan], stuck: Collection[Path], tails: Sequence[in
 
 def sweep(folder: RunFolder, now: float, writer: Writer | None = None) -> list[Path]:
     """Delete units that an intact larger one replaced long ago; return which."""
-    removed = []
-    for larger, units in _replaced_by(folder, now, writer).items():
-        if is_whole(larger.path):
-            for unit in units:
-                remove_sealed(unit.path)
-                removed.append(unit.path)
+    units = [unit for unit in folder.all_units() if writer in (None, unit.writer)]
+    removed = [unit.path for unit in replaced(folder, units, now)]
+    for path in removed:
+        remove_sealed(path)
     return removed
 
 
-def _replaced_by(folder: RunFolder, now: float, writer: Writer | None) -> dict[FileSpan, list[FileSpan]]:
-    """Return, for each unit that has hidden others long enough, which units it hides."""
-    every = folder.all_units()
-    visible = folder.units()
-    hidden = sorted(set(every) - set(visible))
-    found: dict[FileSpan, list[FileSpan]] = {}
-    for larger in visible:
-        units = [unit for unit in hidden if larger.covers(unit)] if writer in (None, larger.writer) else []
-        if units and now - larger.path.stat().st_mtime >= SUPERSEDED_AFTER:
-            found[larger] = units
-    return found
+def replaced(folder: RunFolder, spans: Iterable[FileSpan], now: float) -> Iterator[FileSpan]:
+    """Return those of some units and tails that an intact unit replaced long ago: readers have had time to finish."""
+    units = folder.units()
+    whole = functools.cache(is_whole)
+    for old in spans:
+        newer = next((unit.path for unit in units if unit.covers(old) and unit.path != old.path), None)
+        if newer is not None and age_of(newer, now) >= SUPERSEDED_AFTER and whole(newer):
+            yield old
 
 
 def is_whole(path: Path) -> bool:

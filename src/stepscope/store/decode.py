@@ -11,15 +11,7 @@ import numpy as np
 
 from stepscope.core.clock import WallMap
 from stepscope.core.columns import SchemaTable, decode_entries
-from stepscope.core.records import (
-    HEAD_WORDS,
-    SCHEMA_EVENT,
-    SCHEMA_PAIRS,
-    WORD_SEQUENCE,
-    RecordArray,
-    groups,
-    words_of,
-)
+from stepscope.core.records import HEAD_WORDS, SCHEMA_EVENT, SCHEMA_PAIRS, WORD_SEQUENCE, RecordArray, groups, words_of
 from stepscope.store import tail
 from stepscope.store.points import NO_NS, Points
 
@@ -53,14 +45,12 @@ class Decoded:
 
     def problems(self, file: str) -> list[str]:
         """Describe what could not be read in `file`."""
-        found = []
-        if self.damaged_bytes:
-            found.append(f"{file}: {self.damaged_bytes} damaged bytes were passed over")
-        if self.unknown_records:
-            found.append(f"{file}: {self.unknown_records} rows of unknown columns were passed over")
-        if self.unknown_frames:
-            found.append(f"{file}: {self.unknown_frames} blocks of an unknown kind were passed over")
-        return found
+        kinds = (
+            (self.damaged_bytes, "damaged bytes"),
+            (self.unknown_records, "rows of unknown columns"),
+            (self.unknown_frames, "blocks of an unknown kind"),
+        )
+        return [f"{file}: {count} {what} were passed over" for count, what in kinds if count]
 
 
 def decode_tail(data: bytes, seen: dict[int, int] | None = None) -> Decoded:

@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core import ring
 from stepscope.core.columns import RowSchema, SchemaTable, decode_entries, encode_entry, encode_schema
 from stepscope.core.line_file import append_lines
-from stepscope.core.places import (
-    ALERTING_SUFFIX,
-    NOTICE_SUFFIX,
-    REQUEST_SUFFIX,
-    SCHEMA_SUFFIX,
-    STACKS_SUFFIX,
-    WAKE_SUFFIX,
-)
+from stepscope.core.places import COMPANIONS, SCHEMA_SUFFIX, WAKE_SUFFIX
 from stepscope.core.records import FIRST_SCHEMA, NO_STEP, RECORD, SCHEMA_EVENT, WORD_SEQUENCE, groups, payload
 from stepscope.core.ring import SpillReader, spill_paths
 from stepscope.store import tail
@@ -163,9 +156,8 @@ class Stream:
 
     def remove(self) -> None:
         """Delete the ring and its companion files: its rows are in the run."""
-        suffixes = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX, NOTICE_SUFFIX, WAKE_SUFFIX)
         spills = spill_paths(self.path, self.identity)  # first: without its ring nothing would ever find the spill
-        for path in (*spills, self.path, *map(self.path.with_suffix, suffixes)):
+        for path in (*spills, self.path, *map(self.path.with_suffix, COMPANIONS)):
             with contextlib.suppress(FileNotFoundError):  # not every ring has all of them
                 path.unlink()
 

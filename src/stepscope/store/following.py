@@ -65,11 +65,8 @@ class TailFollower:
         """Check whether a tail was created, filled and sealed between two polls."""
         for unit in self._folder.all_units():
             newest = self._newest.get(unit.writer)
-            if newest is None:
+            if newest is None or (unit.last > newest and (unit.writer, unit.last) not in present):
                 self.missed = True  # at the first poll every tail is new: that is cleared there
-                self._newest[unit.writer] = unit.last
-            elif unit.last > newest and (unit.writer, unit.last) not in present:
-                self.missed = True
                 self._newest[unit.writer] = unit.last
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -10,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 FORMAT_VERSION = 1
@@ -161,10 +163,7 @@ class RunFolder:
 
     def created(self) -> int | None:
         """Return the creation time in run.json (microseconds since 1970 UTC); None if it has none."""
-        try:
-            made = json.loads(self.run_file.read_bytes()).get("created")
-        except (OSError, ValueError, AttributeError, RecursionError):
-            return None
+        made = read_object(self.run_file).get("created")
         return made if isinstance(made, int) else None
 
     def is_home_of(self, created: object) -> bool:
@@ -213,11 +212,32 @@ def replace(path: Path, data: bytes) -> None:
 def _write(path: Path, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        written = 0
-        while written < len(data):
-            written += os.write(descriptor, data[written:])
+        while data:
+            data = data[os.write(descriptor, data) :]
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(path: Path, flags: int = 0, how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> Iterator[None]:
+    """Hold the lock of a file, to be opened with these flags; raise BlockingIOError if another process holds it."""
+    descriptor = os.open(path, os.O_RDWR | flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read_object(path: Path, most: int = -1) -> dict[str, Any]:
+    """Return the JSON object in a file; empty if there is none, or it is damaged or longer than `most` bytes."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(most)
+            found = None if file.read(1) else json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def age_of(path: Path, now: float) -> float:

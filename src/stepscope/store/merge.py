@@ -82,7 +82,10 @@ class Order:
 
     def __init__(self, found: Mapping[str, NDArray[np.int64]]) -> None:
         """Build the order from the result of `parquet.series_of`; raise UnmergeableError if a file is not sorted."""
-        _require_sorted(found)
+        before = np.cumsum(found["count"]) - found["count"]
+        first = np.searchsorted(found["file"], found["file"])
+        if not np.array_equal(before - before[first], found["row"]):  # its series do not lie one after another
+            raise UnmergeableError("a file is not sorted by series")
         order = np.lexsort([found[key] for key in ("file", *reversed(_KEYS))])
         extents = {key: column[order] for key, column in found.items()}
         new = np.ones(len(order), bool)
@@ -217,15 +220,15 @@ def _survey(
 def _scratch(points: Path, word: str, disk: Disk, stack: contextlib.ExitStack) -> Path:
     """Create an empty file that is deleted with the stack; its name lets a later cleanup find it."""
     path = checksum.beside(points, f".{word}{POINTS}")
-    stack.callback(_remove, path, disk)
+
+    @stack.callback
+    def remove() -> None:
+        # Readers ignore a file that cannot be deleted now, and the next writer deletes it.
+        with contextlib.suppress(OSError):
+            disk.unlink(path)
+
     disk.close(disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW))
     return path
-
-
-def _remove(path: Path, disk: Disk) -> None:
-    # Readers ignore a file that cannot be deleted now, and the next writer deletes it.
-    with contextlib.suppress(OSError):
-        disk.unlink(path)
 
 
 class JoinedFile:
@@ -299,27 +302,6 @@ def joining(path: Path, disk: Disk) -> Iterator[JoinedFile]:
         disk.close(descriptor)
 
 
-class _Level:
-    """One level of the pyramid, written one row group at a time."""
-
-    def __init__(self, level: int, target: JoinedFile) -> None:
-        self._level, self._target = level, target
-        self._waiting: list[dict[str, NDArray[Any]]] = []
-
-    def add(self, points: Points) -> None:
-        """Add the blocks of a slice."""
-        self._waiting.append(parquet.level_columns(points, self._level))
-
-    def write(self, merger: _Merger, *, all_of_it: bool) -> None:
-        """Write full row groups, and at the end the rest."""
-        rows = sum(len(part["level"]) for part in self._waiting)
-        ready = rows if all_of_it else rows - rows % _BLOCKS_AT_ONCE
-        if ready:
-            columns = parquet.joined_columns(self._waiting)
-            merger.write_blocks({key: column[:ready] for key, column in columns.items()}, self._target)
-            self._waiting = [{key: column[ready:].copy() for key, column in columns.items()}]
-
-
 class _Merger:
     """A merge in progress: its sources, and the scratch file through which everything is written."""
 
@@ -339,17 +321,17 @@ class _Merger:
         """Write the points to one file and each level of the pyramid to another."""
         with contextlib.ExitStack() as stack:
             joined, *rest = (stack.enter_context(joining(path, self._disk)) for path in (target, *files))
-            levels = [_Level(level, file) for level, file in zip(pyramid.LEVELS, rest, strict=True)]
+            waiting: dict[int, list[dict[str, NDArray[Any]]]] = {level: [] for level in pyramid.LEVELS}
             for first, last in self._order.cuts(limit):
                 points = self.read(first, last)
                 self.append_points(points, joined)
                 short = self._order.short(first, last)
                 points = points.select(~short) if short.any() else points
-                for level in levels:
-                    level.add(points)
-                    level.write(self, all_of_it=False)
-            for level in levels:
-                level.write(self, all_of_it=True)
+                for level, file in zip(pyramid.LEVELS, rest, strict=True):
+                    waiting[level].append(parquet.level_columns(points, level))
+                    waiting[level] = self.write_level(waiting[level], file, _BLOCKS_AT_ONCE)
+            for level, file in zip(pyramid.LEVELS, rest, strict=True):
+                self.write_level(waiting[level], file, 1)
             if not joined.rows:
                 self.append_points(Points.empty(), joined)
 
@@ -357,6 +339,18 @@ class _Merger:
         """Append sorted points as row groups."""
         parquet.write_points(self._connection, self._piece, points, self._disk.copy)
         target.append(self._piece)
+
+    def write_level(
+        self, waiting: list[dict[str, NDArray[Any]]], target: JoinedFile, at_once: int
+    ) -> list[dict[str, NDArray[Any]]]:
+        """Write as many blocks of a level as are a multiple of `at_once`; return the others."""
+        rows = sum(len(part["level"]) for part in waiting)
+        ready = rows - rows % at_once
+        if not ready:
+            return waiting
+        columns = parquet.joined_columns(waiting)
+        self.write_blocks({key: column[:ready] for key, column in columns.items()}, target)
+        return [{key: column[ready:].copy() for key, column in columns.items()}]
 
     def write_blocks(self, columns: dict[str, NDArray[Any]], target: JoinedFile) -> None:
         """Write blocks as row groups."""
@@ -406,11 +400,3 @@ class _Merger:
         same = [np.array_equal(found[key], getattr(order, key)) for key in (*_KEYS, "low", "high")]
         if not all(same) or not np.array_equal(np.append(found["row"], found["count"].sum()), order.start):
             raise FooterError("what was merged does not read as what was sealed")
-
-
-def _require_sorted(found: Mapping[str, NDArray[np.int64]]) -> None:
-    """Refuse files whose series do not lie one after another in the order of their keys."""
-    before = np.cumsum(found["count"]) - found["count"]
-    first = np.searchsorted(found["file"], found["file"])
-    if not np.array_equal(before - before[first], found["row"]):
-        raise UnmergeableError("a file is not sorted by series")

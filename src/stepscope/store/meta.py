@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import StepscopeError
-from stepscope.store.layout import FORMAT_VERSION
+from stepscope.store.layout import FORMAT_VERSION, read_object
 
 if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder
@@ -33,14 +33,7 @@ def read_meta(folder: RunFolder) -> dict[str, Any]:
 
 def _with_later(folder: RunFolder, meta: dict[str, Any]) -> dict[str, Any]:
     """Return the contents of run.json with later facts; a malformed file of later facts is ignored."""
-    try:
-        with folder.later_file.open("rb") as file:
-            text = file.read(MOST_LATER + 1)
-        later = json.loads(text) if len(text) <= MOST_LATER else None
-    except (OSError, ValueError, RecursionError):  # most runs have none
-        return meta
-    if not isinstance(later, dict):
-        return meta
+    later = read_object(folder.later_file, MOST_LATER)  # most runs have none
     before, config, name = meta.get("config"), later.get("config"), later.get("name")
     if isinstance(config, dict) and (before is None or isinstance(before, dict)):
         meta["config"] = {**(before or {}), **config}
@@ -51,11 +44,7 @@ def _with_later(folder: RunFolder, meta: dict[str, Any]) -> dict[str, Any]:
 
 def check_format(folder: RunFolder) -> None:
     """Raise StepscopeError if the run is of a newer format. A damaged run.json does not prevent writing."""
-    try:
-        meta = json.loads(folder.run_file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return
-    version = meta.get("format") if isinstance(meta, dict) else None
+    version = read_object(folder.run_file).get("format")
     if isinstance(version, int) and version > FORMAT_VERSION:
         cause = f"it has format {version}, newer than ours"
         raise StepscopeError(f"continue run {folder.path}", cause, "upgrade stepscope, or choose another run_id=")

@@ -116,7 +116,6 @@ def build(points: Points, size: int) -> Blocks:
     high_at, high = _extreme(points.value, finite, starts, np.maximum)
     nonfinite = count - reduce_by(np.add, finite.astype(np.int64), starts)
     bad_at = first_where(~finite, starts)
-    with_step = points.step != NO_STEP
     last = ends - 1
     picked: dict[str, NDArray[Any]] = {key: getattr(points, key)[starts] for key in ("name", "rank", "attempt")}
     for which, at in (("first", starts), ("last", last), ("min", low_at), ("max", high_at), ("bad", bad_at)):
@@ -128,7 +127,7 @@ def build(points: Points, size: int) -> Blocks:
         nonfinite=nonfinite,
         first_seq=points.seq[starts],
         last_seq=points.seq[last],
-        low_step=_low_step(points.step, with_step, starts),
+        low_step=lowest_step(points.step, starts),
         high_step=reduce_by(np.maximum, points.step, starts),  # NO_STEP is the lowest integer
         low_time=reduce_by(np.minimum, points.time, starts),
         high_time=reduce_by(np.maximum, points.time, starts),
@@ -205,7 +204,9 @@ def reduce_by(how: np.ufunc, column: NDArray[Any], starts: NDArray[np.int64]) ->
     return np.asarray(how.reduceat(column, starts)) if len(starts) else column[:0]
 
 
-def _low_step(step: NDArray[np.int64], with_step: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+def lowest_step(step: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the lowest step from each start to before the next; NO_STEP if there is none."""
+    with_step = step != NO_STEP
     if with_step.all():
         return reduce_by(np.minimum, step, starts)
     low = reduce_by(np.minimum, np.where(with_step, step, np.iinfo(np.int64).max), starts)

@@ -38,10 +38,7 @@ class Past:
     """A recorded run. Every call reads the current state, so a live run can be followed."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        connection: duckdb.DuckDBPyConnection | None = None,
-        cache: BlockCache | None = None,
+        self, folder: RunFolder, connection: duckdb.DuckDBPyConnection | None = None, cache: BlockCache | None = None
     ) -> None:
         """Open the run in `folder`, to be read with a connection of this thread; use `stepscope.open`.
 

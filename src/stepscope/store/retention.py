@@ -263,12 +263,17 @@ def _delete(name: str, parent: int) -> None:
 
 def leftovers(root: Path, now: float | None = None) -> list[Removal]:
     """Return what interrupted work left below `root`: replaced files, temporary files, half-deleted runs."""
+    from stepscope.store.compact import replaced  # loads DuckDB, which other limits do not need
+
     now = time.time() if now is None else now
     hidden = [path for place in (root, *_real_folders(root)) for path in _hidden(place)]
     found = [path for path in hidden if path.name.startswith(REMOVING)]
     removals = [Removal(path, size_of(path), "a deletion was interrupted") for path in found]
     for candidate in find_candidates(root, now):
-        removals += _replaced(RunFolder(candidate.path), now) + _temporary(candidate.path, now)
+        folder = RunFolder(candidate.path)
+        for old in replaced(folder, [*folder.all_units(), *folder.all_tails()], now):
+            removals += [Removal(part, _size(part), "replaced by a later file") for part in _files(old)]
+        removals += _temporary(candidate.path, now)
     return removals
 
 
@@ -276,19 +281,6 @@ def _hidden(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         return [Path(entry.path) for entry in entries if entry.name.startswith(".") and not entry.is_symlink()]
     return []
-
-
-def _replaced(folder: RunFolder, now: float) -> list[Removal]:
-    """Return units replaced by a compacted one and tails that a unit holds, once readers have had time to finish."""
-    from stepscope.store.compact import SUPERSEDED_AFTER, is_whole  # loads DuckDB, which other limits do not need
-
-    units = folder.units()
-    removals = []
-    for old in [*folder.all_units(), *folder.all_tails()]:
-        newer = [unit for unit in units if unit.covers(old) and unit.path != old.path]
-        if newer and age_of(newer[0].path, now) > SUPERSEDED_AFTER and is_whole(newer[0].path):
-            removals += [Removal(part, _size(part), "replaced by a later file") for part in _files(old)]
-    return removals
 
 
 def _files(span: FileSpan) -> list[Path]:

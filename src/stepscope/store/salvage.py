@@ -1,10 +1,10 @@
-"""Recover the rows of dead processes from rings that no process writes or drains any more."""
+"""Recover the rows of dead processes from their rings, and delete the files and folders that they left behind."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import stat
 import struct
 import threading
 import time
@@ -16,11 +16,10 @@ from stepscope.core import ring
 from stepscope.core.clock import Clock, boot_id, read_pair
 from stepscope.core.endings import end_by_error
 from stepscope.core.events import is_users
-from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, WATCHER_LOCK, Places
+from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, SEAL_LOCK, WATCHER_LOCK, Places, other_shared_roots
 from stepscope.core.records import NO_STEP, heads
 from stepscope.store.drain import Drain, OwnRows, RingBusyError, Stream
-from stepscope.store.layout import RunFolder, Writer, node_name
-from stepscope.store.leftovers import sweep_folders
+from stepscope.store.layout import RunFolder, Writer, age_of, locked, node_name
 from stepscope.store.states import NodeState, RankState, unseen_end
 
 if TYPE_CHECKING:
@@ -38,6 +37,11 @@ AWAIT_SECONDS = 20.0
 _ENDED = frozenset((ring.STATE_FINISHED, ring.STATE_FAILED, ring.STATE_EXITED))
 UNMADE_SECONDS = 600.0
 """Creating a ring takes milliseconds: one that is unfinished for this long was abandoned."""
+IDLE_SECONDS = 60.0
+"""Age of an empty folder after which no process can still be creating a ring in it, which takes milliseconds."""
+ORPHAN_SECONDS = 600.0
+"""The same for companion files of a ring that does not exist."""
+LOCKS = (WATCHER_LOCK, SEAL_LOCK)
 
 
 def salvage(
@@ -203,21 +207,14 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
 
 def _tidy(places: Places, run_path: str) -> None:
     """Delete the locks and folders of a run that has neither ring nor watcher."""
-    lock = places.of_run(run_path, places.disk) / WATCHER_LOCK
-    try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError:  # there is no such folder
-        descriptor = -1
-    try:
-        if descriptor >= 0:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with contextlib.ExitStack() as stack:
+        try:
+            with contextlib.suppress(FileNotFoundError):  # there is no such folder
+                stack.enter_context(locked(places.of_run(run_path, places.disk) / WATCHER_LOCK, os.O_CREAT))
+        except BlockingIOError:
+            return  # its watcher is alive and does this itself
         if not places.rings(run_path):
             places.remove(run_path)
-    except BlockingIOError:
-        return  # its watcher is alive and does this itself
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 def _sweep(places: Places) -> None:
@@ -232,15 +229,68 @@ def _sweep(places: Places) -> None:
 
 def _drop_if_old(path: Path) -> None:
     """Delete an unreadable ring once it is a week old and no process, perhaps of a newer version, holds it."""
+    if age_of(path, time.time()) < STALE_DAYS * 86400:
+        return
+    with contextlib.suppress(OSError), locked(path):  # held by a process, or deleted meanwhile
+        path.unlink()
+        path.with_suffix(SCHEMA_SUFFIX).unlink(missing_ok=True)
+
+
+def sweep_folders(places: Places, except_for: Collection[str] = (), now: float | None = None) -> None:
+    """Delete the folders of runs that have neither ring nor watcher, and empty roots in shared memory.
+
+    A process that is creating its ring in a folder just as it is deleted creates the folder again. `except_for` are the
+    names of folders whose locks this process holds: opening them would release the locks (POSIX).
+    """
+    now = time.time() if now is None else now
+    for root in places.roots():
+        for name in _names(root):
+            if name not in except_for:
+                _sweep_run(root / name, now)
+    for root in [] if places.shared is None else other_shared_roots(places.shared):
+        for name in _names(root):
+            _sweep_run(root / name, now)
+        with contextlib.suppress(OSError):  # not empty: it is in use
+            if _is_ours(root) and now - root.lstat().st_mtime > IDLE_SECONDS:
+                root.rmdir()
+
+
+def _names(folder: Path) -> list[str]:
     try:
-        if time.time() - path.stat().st_mtime < STALE_DAYS * 86400:
-            return
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-            path.with_suffix(SCHEMA_SUFFIX).unlink(missing_ok=True)
-        finally:
-            os.close(descriptor)
+        return sorted(os.listdir(folder))
+    except OSError:  # deleted meanwhile, or not a folder
+        return []
+
+
+def _sweep_run(folder: Path, now: float) -> None:
+    """Delete the folder of one run if nothing in it is still needed."""
+    if not _is_ours(folder):
+        return
+    names = _names(folder)
+    if any(RING_SUFFIX in name for name in names):
+        return  # its trainer is alive, or its rows will be salvaged
+    try:
+        is_old = all(now - (folder / name).lstat().st_mtime > ORPHAN_SECONDS for name in names if name not in LOCKS)
+        if is_old and now - folder.lstat().st_mtime > IDLE_SECONDS:
+            _remove_run(folder, names)
     except OSError:
-        return  # held by a process, or deleted meanwhile
+        return  # another process sweeps too, or a new rank has joined
+
+
+def _remove_run(folder: Path, names: Collection[str]) -> None:
+    with contextlib.ExitStack() as held:
+        for name in LOCKS:
+            if name in names:
+                held.enter_context(locked(folder / name))  # raises while its watcher or sealer is alive
+        for name in names:
+            (folder / name).unlink()
+        folder.rmdir()
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether this is a real folder owned by this user."""
+    try:
+        facts = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()

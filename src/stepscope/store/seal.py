@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.places import SEAL_LOCK, find_places, private_directory
 from stepscope.store.compact import compact
 from stepscope.store.decode import Decoded, decode_tail
-from stepscope.store.layout import FileSpan, RunFolder, Writer
+from stepscope.store.layout import FileSpan, RunFolder, Writer, locked
 from stepscope.store.sealed import open_sealed, write_sealed
 
 if TYPE_CHECKING:
@@ -26,25 +26,16 @@ def main(arguments: Sequence[str]) -> int:
     os.nice(NICE)
     os.umask(0o077)
     folder, writer = RunFolder(Path(arguments[0])), Writer(arguments[1], int(arguments[2]))
-    descriptor = _wait_for_turn(folder)
-    try:
+    places = find_places()
+    lock = private_directory(places.of_run(str(folder.path), places.disk)) / SEAL_LOCK
+    # A sealer whose watcher was killed may still be working on the same tails.
+    with locked(lock, os.O_CREAT, fcntl.LOCK_EX):
         seal(folder, writer, int(arguments[3]))
         try:
             compact(folder, writer)
         except OSError as error:  # the tails are sealed: a caller that waits for that need not wait for the compaction
             sys.stderr.write(f"cannot merge sealed files of {folder.path}: {error}; they stay, and are merged later\n")
-    finally:
-        os.close(descriptor)
     return 0
-
-
-def _wait_for_turn(folder: RunFolder) -> int:
-    """Return a held lock: a sealer whose watcher was killed may still be working on the same tails."""
-    places = find_places()
-    path = private_directory(places.of_run(str(folder.path), places.disk)) / SEAL_LOCK
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    fcntl.lockf(descriptor, fcntl.LOCK_EX)
-    return descriptor
 
 
 def seal(folder: RunFolder, writer: Writer, last: int) -> list[Path]:

@@ -41,25 +41,17 @@ _CHECKED = Checked()
 class Disk:
     """The writer's system calls in one place, so that a test can make each of them fail."""
 
+    write = staticmethod(os.write)
+    fsync = staticmethod(os.fsync)
+    close = staticmethod(os.close)
+
     def open(self, path: Path, flags: int) -> int:
         """Open a file; a new one is private to the user."""
         return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
-    def write(self, descriptor: int, data: bytes) -> int:
-        """Write some of the bytes and return how many."""
-        return os.write(descriptor, data)
-
     def copy(self, connection: duckdb.DuckDBPyConnection, query: str) -> None:
         """Let DuckDB write a file."""
         connection.execute(query)
-
-    def fsync(self, descriptor: int) -> None:
-        """Wait until a file or directory is on disk."""
-        os.fsync(descriptor)
-
-    def close(self, descriptor: int) -> None:
-        """Close a file."""
-        os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file its final name."""
@@ -235,9 +227,8 @@ class _UnitReader:
 
     def _short(self, selection: Selection, units: Sequence[SealedUnit], found: Fetched) -> list[tuple[int, Blocks]]:
         """Build the blocks of series that are too short to have any in their unit."""
-        short = {
-            name for unit in units for name in _short_names(unit) if selection.names is None or name in selection.names
-        }
+        sums = {name: count for unit in units if unit.sums for name, (_, count) in unit.sums.names.items() if count}
+        short = sums.keys() if selection.names is None else sums.keys() & selection.names
         if not short:
             return []
         known = _series(found)
@@ -296,9 +287,8 @@ class _UnitReader:
     def _fetch(self, selection: Selection, sources: Mapping[int, Path], units: Sequence[SealedUnit]) -> Fetched:
         names = sorted({name for index in sources for name in _names_in(units[index], selection.names)})
         if all(units[index].names.keys() <= set(names) for index in sources):
-            selection = replace(
-                selection, names=None
-            )  # nothing to leave out: takes half the time of comparing each name
+            # Nothing to leave out: this takes half the time of comparing each name.
+            selection = replace(selection, names=None)
         files, places = list(sources.values()), np.array(list(sources), dtype=np.int64)
         try:
             found = parquet.fetch(self._connection, selection, files, names)
@@ -318,10 +308,6 @@ class _UnitReader:
 
 def _names_in(unit: SealedUnit, names: Collection[str] | None) -> Collection[str]:
     return unit.names if names is None else [name for name in names if name in unit.names]
-
-
-def _short_names(unit: SealedUnit) -> list[str]:
-    return [] if unit.sums is None else [name for name, (_, short) in unit.sums.names.items() if short]
 
 
 def _series(found: Fetched) -> set[tuple[int, str, int, int]]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from stepscope.core.ring import NO_STEP
 from stepscope.store.points import Points, series_bounds
-from stepscope.store.pyramid import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, build, first_where
+from stepscope.store.pyramid import Blocks, build, first_where, lowest_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _Columns = TypeVar("_Columns", Points, Blocks)
-_BAD = {NAN: np.nan, POSITIVE_INFINITY: np.inf, NEGATIVE_INFINITY: -np.inf}
+_BAD = np.array([0.0, np.nan, np.inf, -np.inf])
+"""The value of each kind in `Blocks.bad_kind`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,17 @@ def by_name(columns: _Columns) -> Iterator[tuple[str, _Columns]]:
 
 def from_blocks(name: str, blocks: Blocks) -> Series:
     """Return the real points that stand out in each block, and the blocks."""
-    picks = [
-        _pick(blocks, blocks.min_step, blocks.min_time, blocks.min, np.isfinite(blocks.min)),
-        _pick(blocks, blocks.max_step, blocks.max_time, blocks.max, np.isfinite(blocks.max)),
-        _pick(blocks, blocks.bad_step, blocks.bad_time, _bad_values(blocks), blocks.bad_kind > 0),
-        _pick(blocks, blocks.last_step, blocks.last_time, blocks.last, np.ones(len(blocks), bool)),
-    ]
+    chosen = (
+        ("min", blocks.min, np.isfinite(blocks.min)),
+        ("max", blocks.max, np.isfinite(blocks.max)),
+        ("bad", _BAD[blocks.bad_kind], blocks.bad_kind > 0),
+        ("last", blocks.last, np.ones(len(blocks), bool)),
+    )
+    picks = []
+    for which, values, there in chosen:
+        at = np.flatnonzero(there)
+        steps, times = getattr(blocks, f"{which}_step"), getattr(blocks, f"{which}_time")
+        picks.append((at, blocks.rank[at], blocks.attempt[at], steps[at], times[at], values[at]))
     columns = [np.concatenate([pick[at] for pick in picks]) for at in range(6)]
     block, rank, attempt, step, time, value = columns
     order = np.lexsort((value, step, time, block, attempt, rank))
@@ -80,18 +85,6 @@ def from_blocks(name: str, blocks: Blocks) -> Series:
     order = order[~same]
     seconds = time[order].astype(np.float64) / 1e6
     return Series(name, step[order], seconds, value[order], rank[order], attempt[order], blocks)
-
-
-def _pick(blocks: Blocks, step: Any, time: Any, value: Any, there: NDArray[np.bool_]) -> tuple[NDArray[Any], ...]:
-    place = np.flatnonzero(there)
-    return place, blocks.rank[place], blocks.attempt[place], step[place], time[place], value[place]
-
-
-def _bad_values(blocks: Blocks) -> NDArray[np.float64]:
-    value = np.zeros(len(blocks))
-    for kind, number in _BAD.items():
-        value[blocks.bad_kind == kind] = number
-    return value
 
 
 def bucket_points(points: Points, buckets: int) -> Blocks:
@@ -119,8 +112,6 @@ def reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
     weight = np.add.reduceat(finite, starts)
     share = finite / np.maximum(np.repeat(weight, np.diff(starts, append=len(blocks))), 1)  # no sum overflows
     mean = np.add.reduceat(np.where(finite > 0, blocks.mean * share, 0.0), starts)
-    steps = np.where(blocks.low_step == NO_STEP, np.iinfo(np.int64).max, blocks.low_step)
-    low_step = np.minimum.reduceat(steps, starts)
     picked = (
         (starts, ("name", "rank", "attempt", "first_seq", "first_step", "first_time")),
         (ends, ("last_seq", "last_step", "last_time", "last")),
@@ -133,7 +124,7 @@ def reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
         **{column: getattr(blocks, column)[at] for at, columns in picked for column in columns},
         count=count,
         nonfinite=np.add.reduceat(blocks.nonfinite, starts),
-        low_step=np.where(low_step == np.iinfo(np.int64).max, NO_STEP, low_step),
+        low_step=lowest_step(blocks.low_step, starts),
         high_step=np.maximum.reduceat(blocks.high_step, starts),
         low_time=np.minimum.reduceat(blocks.low_time, starts),
         high_time=np.maximum.reduceat(blocks.high_time, starts),

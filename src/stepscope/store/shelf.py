@@ -35,40 +35,22 @@ if TYPE_CHECKING:
 
     AnyRun = RunInfo | Past
 
-POINTS = {
-    "run": "VARCHAR",
-    "project": "VARCHAR",
-    "name": "VARCHAR",
-    "rank": "INTEGER",
-    "attempt": "INTEGER",
-    "seq": "BIGINT",
-    "step": "BIGINT",
-    "time": "TIMESTAMP",
-    "value": "DOUBLE",
-    "ns": "BIGINT",
-}
-RUNS = {
-    "run": "VARCHAR",
-    "project": "VARCHAR",
-    "name": "VARCHAR",
-    "state": "VARCHAR",
-    "cause": "VARCHAR",
-    "created": "TIMESTAMP",
-    "duration": "DOUBLE",
-    "step": "BIGINT",
-    "path": "VARCHAR",
-    "config": "VARCHAR",
-}
-EVENTS = {
-    "run": "VARCHAR",
-    "project": "VARCHAR",
-    "time": "TIMESTAMP",
-    "kind": "VARCHAR",
-    "rank": "INTEGER",
-    "attempt": "INTEGER",
-    "step": "BIGINT",
-    "data": "VARCHAR",
-}
+
+def _typed(columns: str) -> dict[str, str]:
+    """Return the columns of a view with their types, as SQL declares them."""
+    return dict(column.split() for column in columns.split(", "))
+
+
+_WHOSE = "run VARCHAR, project VARCHAR"
+POINTS = _typed(
+    f"{_WHOSE}, name VARCHAR, rank INTEGER, attempt INTEGER, seq BIGINT, step BIGINT, time TIMESTAMP, value DOUBLE, "
+    "ns BIGINT"
+)
+RUNS = _typed(
+    f"{_WHOSE}, name VARCHAR, state VARCHAR, cause VARCHAR, created TIMESTAMP, duration DOUBLE, step BIGINT, "
+    "path VARCHAR, config VARCHAR"
+)
+EVENTS = _typed(f"{_WHOSE}, time TIMESTAMP, kind VARCHAR, rank INTEGER, attempt INTEGER, step BIGINT, data VARCHAR")
 
 RELISTS = 5
 """How often to list again when files are merged or deleted during a read."""

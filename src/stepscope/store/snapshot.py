@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,13 +40,11 @@ class Snapshot:
 
     def counts(self) -> dict[str, int]:
         """Return the number of points of each name."""
-        found: dict[str, int] = {}
+        found: Counter[str] = Counter()
         for unit in self.units:
-            for name, count in unit.names.items():
-                found[name] = found.get(name, 0) + count
-        for code, count in enumerate(np.bincount(self.tails.name, minlength=len(self.tails.names))):
-            if count:
-                found[self.tails.names[code]] = found.get(self.tails.names[code], 0) + int(count)
+            found.update(unit.names)
+        counts = np.bincount(self.tails.name, minlength=len(self.tails.names)).tolist()
+        found.update({name: count for name, count in zip(self.tails.names, counts, strict=True) if count})
         return found
 
     def sealed_count(self, name: str) -> int:

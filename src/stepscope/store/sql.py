@@ -20,17 +20,7 @@ from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.store import parquet
 from stepscope.store.catalog import runs, runs_root
-from stepscope.store.shelf import (
-    EVENTS,
-    POINTS,
-    RELISTS,
-    RUNS,
-    Shelf,
-    copy_points,
-    fill_events,
-    fill_points,
-    fill_runs,
-)
+from stepscope.store.shelf import EVENTS, POINTS, RELISTS, RUNS, Shelf, copy_points, fill_events, fill_points, fill_runs
 from stepscope.store.sql_text import quoted
 
 if TYPE_CHECKING:
