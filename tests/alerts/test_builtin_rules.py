@@ -14,8 +14,8 @@ from stepscope.alerts.rules.expression import FUNCTIONS
 from stepscope.alerts.rules.profiles import PROFILES, profile, rules_of
 from stepscope.analysis.diagnosis import composition
 from stepscope.analysis.diagnosis.evidence import Evidence, Track
-from stepscope.analysis.diagnosis.kinds import KINDS as DIAGNOSED
 from stepscope.analysis.diagnosis.learning import learning
+from stepscope.analysis.diagnosis.verdict import KINDS as DIAGNOSED
 from stepscope.core.config import load
 from stepscope.core.remedies import ALARMS, REMEDIES, remedy
 from stepscope.core.settings import KEYS

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from stepscope.analysis.diagnosis.changes import changes, slow_steps
 from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps, Track
-from stepscope.analysis.diagnosis.kinds import KINDS
-from stepscope.analysis.diagnosis.missing import missing
 from stepscope.analysis.diagnosis.periods import period_of
-from stepscope.analysis.diagnosis.verdict import findings, summary
+from stepscope.analysis.diagnosis.verdict import KINDS, findings, missing, summary
 from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, falling, steps, track
 
 

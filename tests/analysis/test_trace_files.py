@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.analysis.trace import details as trace_details
+from stepscope.analysis.trace import summary as trace_summary
 from stepscope.analysis.trace.collectives import extract
 from stepscope.analysis.trace.compare import compare_traces
 from stepscope.analysis.trace.links import link
@@ -48,9 +48,9 @@ def test_every_file_gives_every_table(name):
     """Facts are plain values; families and path sum to what they divide."""
     trace = trace_of(name)
     window = window_of(trace)
-    facts = trace_details.details(trace, window, top=None)
+    facts = trace_summary.details(trace, window, top=None)
     json.dumps(facts, allow_nan=False)
-    assert all(one.text for one in trace_details.findings(facts))
+    assert all(one.text for one in trace_summary.findings(facts))
     spent = (trace.end - trace.start)[trace.on_device].sum() / 1000
     assert sum(row["total_us"] for row in facts["families"]) == pytest.approx(spent)
     assert sum(row["total_us"] for row in facts["kernels"]) == pytest.approx(spent)
@@ -68,7 +68,7 @@ def test_every_file_gives_every_table(name):
 def test_times_equal_those_of_an_independent_tool(name):
     """TraceLens gives each kernel the same time, and each operator the same kernels; only we count its fills too."""
     trace = trace_of(f"tracelens-h100/{name}.json.gz")
-    facts = trace_details.details(trace, window_of(trace), top=None)
+    facts = trace_summary.details(trace, window_of(trace), top=None)
     with (DATA / "tracelens-h100" / f"{name}_expected" / "kernel_summary.csv").open() as file:
         expected = list(csv.DictReader(file))
     kernels, operators = ("Kernel name", "kernels", "total_us", 1e-6), ("Parent cpu_op", "operators", "device_us", 0.04)
@@ -84,7 +84,7 @@ def test_without_the_data_loader_the_step_is_a_third_shorter():
     """Replay says what the DataLoader of the input-bound run costs on the critical path."""
     folder = DATA / "kineto-resnet50"
     trace = read_trace(str(next((folder / "num_workers_0").iterdir())))
-    path = trace_details.details(trace, window_of(trace))["critical_path"]
+    path = trace_summary.details(trace, window_of(trace))["critical_path"]
     first = path["outer"][0]
     assert "DataLoader" in first["name"]
     assert 25 < first["gain_percent"] < 45
@@ -122,6 +122,6 @@ def test_the_ranks_of_one_machine_share_a_clock_and_name_their_straggler(dlrm):
 def test_the_peak_of_memory_is_what_the_allocator_reported():
     """Owners sum to the peak, and most of it was there before."""
     trace = trace_of("hta-traces/v100_world2_rank1.json.gz")
-    entry = next(one for one in trace_details.trace_memory.memory_timeline(trace, link(trace)) if one["device"] == 1)
+    entry = next(one for one in trace_summary.trace_memory.memory_timeline(trace, link(trace)) if one["device"] == 1)
     assert entry["peak_bytes"] == trace.memory.allocated[trace.memory.device == 1].max()
     assert sum(owner["bytes"] for owner in entry["owners"]) == entry["peak_bytes"]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stepscope.analysis.trace import details as trace_details
+from stepscope.analysis.trace import summary as trace_summary
 from stepscope.analysis.trace.window import excerpt, window_of
 from tests.analysis.trace_rig import Rig
 
@@ -35,13 +35,13 @@ def test_what_is_small_enough_stays_whole():
 def test_the_details_of_a_huge_trace_say_that_they_are_of_its_middle(monkeypatch):
     """Tables are of the whole window as long as that is possible, launches of its middle."""
     trace = long_trace()
-    assert trace_details.details(trace, window_of(trace))["notes"] == []
-    monkeypatch.setattr(trace_details, "DETAILED", 60)
-    facts = trace_details.details(trace, window_of(trace))
+    assert trace_summary.details(trace, window_of(trace))["notes"] == []
+    monkeypatch.setattr(trace_summary, "DETAILED", 60)
+    facts = trace_summary.details(trace, window_of(trace))
     assert "critical path, queue and picture are of" in facts["notes"][0]
     assert facts["kernels"][0]["calls"] == 200
     assert facts["queue"]["launches"] < 30
-    monkeypatch.setattr(trace_details, "TABLED", 60)
-    facts = trace_details.details(trace, window_of(trace))
+    monkeypatch.setattr(trace_summary, "TABLED", 60)
+    facts = trace_summary.details(trace, window_of(trace))
     assert len(facts["notes"]) == 2
     assert facts["operators"][0]["calls"] < 30

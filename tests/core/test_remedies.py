@@ -6,7 +6,7 @@ import re
 import string
 
 from stepscope.analysis.diagnosis import grpo
-from stepscope.analysis.diagnosis.kinds import KINDS
+from stepscope.analysis.diagnosis.verdict import KINDS
 from stepscope.core.remedies import ALARMS, REMEDIES, remedy
 
 HARMLESS = {"none"}

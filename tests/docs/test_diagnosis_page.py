@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.analysis.diagnosis.kinds import KINDS
+from stepscope.analysis.diagnosis.verdict import KINDS
 from stepscope.core.remedies import remedy
 
 ROOT = Path(__file__).parents[2]

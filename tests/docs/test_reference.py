@@ -9,7 +9,7 @@ import pytest
 
 import reference
 from stepscope.alerts.rules import builtin
-from stepscope.analysis.diagnosis.kinds import KINDS
+from stepscope.analysis.diagnosis.verdict import KINDS
 from stepscope.core.config import load
 from stepscope.core.settings import KEYS
 from stepscope.core.vocabulary import METRICS

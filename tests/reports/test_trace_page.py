@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from stepscope.analysis.trace import details as trace_details
+from stepscope.analysis.trace import summary as trace_summary
 from stepscope.analysis.trace.collectives import extract
 from stepscope.analysis.trace.compare import compare_traces
 from stepscope.analysis.trace.ranks import compare_ranks
@@ -32,9 +32,9 @@ def training(rank: int = 0, slow: float = 0.0, name: str = "sgemm") -> Rig:
 
 def facts_of(trace, **more) -> dict:
     window = window_of(trace)
-    details = trace_details.details(trace, window)
+    details = trace_summary.details(trace, window)
     shares = {"idle_percent": 10.0, "compute_percent": 40.0, "communication_percent": 50.0, "memcpy_percent": None}
-    found = [one.facts() for one in trace_details.findings(details)]
+    found = [one.facts() for one in trace_summary.findings(details)]
     return (
         {"file": trace.file, "rank": trace.rank, "window": window.facts(), "findings": found} | shares | details | more
     )

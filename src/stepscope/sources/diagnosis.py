@@ -9,9 +9,8 @@ import numpy as np
 
 from stepscope.analysis.diagnosis.changes import changes, slow_steps
 from stepscope.analysis.diagnosis.machine import busy
-from stepscope.analysis.diagnosis.missing import missing
 from stepscope.analysis.diagnosis.pipeline import Operations, what_if
-from stepscope.analysis.diagnosis.verdict import findings, limited, primary, summary
+from stepscope.analysis.diagnosis.verdict import findings, limited, missing, primary, summary
 from stepscope.sources.attempts import nodes_of
 from stepscope.sources.evidence import evidence_of, evidence_of_imported
 

@@ -16,7 +16,6 @@ from stepscope.analysis.compare.difference import (
     TOO_LARGE,
     Difference,
     difference,
-    not_comparable,
 )
 from stepscope.analysis.compare.gate import Gate, Judgement, judge
 from stepscope.analysis.compare.level import QUIET, QUIET_RATE, Level, Levels, at_step, at_time, flow, peak, profiles
@@ -134,7 +133,7 @@ def compare_one(spec: Spec, first: Group, second: Group, confidence: float = CON
     unit, groups = unit_in(spec.name), [first, second]
     levels = measure(spec, groups)
     if not levels.groups:
-        return Compared(spec.text, unit, "", not_comparable(levels.text, confidence))
+        return Compared(spec.text, unit, "", Difference(NOT_COMPARABLE, levels.text, confidence=confidence))
     found = _difference(spec, levels, groups, confidence)
     if levels.whole and found.ratio is not None:
         every = measure(spec, groups, quiet=False)

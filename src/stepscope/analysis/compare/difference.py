@@ -65,11 +65,6 @@ class Difference:
         return None if self.a is None or self.b is None else self.b - self.a
 
 
-def not_comparable(why: str, confidence: float = CONFIDENCE) -> Difference:
-    """Return a difference without anything to compare."""
-    return Difference(NOT_COMPARABLE, why, confidence=confidence)
-
-
 def difference(
     first: Sequence[Level],
     second: Sequence[Level],
@@ -84,10 +79,10 @@ def difference(
     """
     values = [np.array([level.value for level in group]) for group in (first, second)]
     if not all(len(group) and np.isfinite(group).all() for group in values):
-        return not_comparable("a run has no finite value", confidence)
+        return Difference(NOT_COMPARABLE, "a run has no finite value", confidence=confidence)
     if float(values[0].mean()) == 0.0:
-        both = not any(group.any() for group in values)
-        return not_comparable("both are zero" if both else "A is zero, so there is no ratio", confidence)
+        why = "A is zero, so there is no ratio" if any(group.any() for group in values) else "both are zero"
+        return Difference(NOT_COMPARABLE, why, confidence=confidence)
     scale = _Scale.of(values)
     a, b = (scale.inside(group) for group in values)
     errors = [scale.error(level) for level in (*first, *second)]
@@ -97,7 +92,7 @@ def difference(
     ratio, low, high = (scale.ratio(gap + part) for part in (0.0, -reach, reach))
     means = [scale.outside(float(group.mean())) for group in (a, b)]
     if not all(map(math.isfinite, (ratio, low, high, *means))):
-        return not_comparable(TOO_LARGE, confidence)
+        return Difference(NOT_COMPARABLE, TOO_LARGE, confidence=confidence)
     verdict, runs = _verdict(low, high, kind), (len(a), len(b))
     why = _why(verdict, runs, noise, reach)
     return Difference(verdict, why, means[0], means[1], ratio, low, high, noise, runs, confidence)

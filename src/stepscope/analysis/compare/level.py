@@ -161,7 +161,8 @@ def at_step(groups: Curves, step: int | None = None, parts: int = 0) -> Levels:
     if not len(steps):
         return Levels((), "the runs have no step in common")
     target = int(steps[-1]) if step is None else step
-    if target > steps[-1] + _spacing(steps) or target < steps[0] - _spacing(steps):
+    spacing = float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0
+    if target > steps[-1] + spacing or target < steps[0] - spacing:
         wanted = format_share(target / parts) if parts else str(target)
         return Levels((), f"the runs have {_which(steps, parts)} in common, not {wanted}")
     size = _window(int(np.searchsorted(steps, target, side="right")))
@@ -284,10 +285,6 @@ def _trimmed_mean(values: Floats, share: float) -> tuple[float, float]:
 def _doubt(levels: Sequence[Level]) -> float:
     """Return the median relative error of some levels."""
     return float(np.median([level.error / abs(level.value) if level.value else math.inf for level in levels]))
-
-
-def _spacing(steps: Integers) -> float:
-    return float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0
 
 
 def _window(points: int) -> int:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.cost.ledger import CLASSES
+from stepscope.analysis.cost.ledger import CLASSES, merged
 from stepscope.analysis.series.leak import LARGEST
+from stepscope.analysis.series.robust import finite_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,26 +46,16 @@ class Meter:
 
 def from_counter(time: ArrayLike, joules: ArrayLike) -> Meter:
     """Return the meter of a counter that only grows; a restart of the counter adds nothing."""
-    when, what = _ordered(time, joules)
+    when, what = finite_pairs(time, joules, LARGEST)
     return Meter(when, np.cumsum(np.maximum(0.0, np.diff(what, prepend=what[:1]))))
 
 
 def from_power(time: ArrayLike, watts: ArrayLike) -> Meter:
     """Return the meter of samples of power: the area below the lines between them, without gaps that are too long."""
-    when, what = _ordered(time, watts)
+    when, what = finite_pairs(time, watts, LARGEST)
     apart = np.diff(when)
     areas = np.where(apart <= LONGEST_GAP, apart, 0.0) * (what[1:] + what[:-1]) / 2
     return Meter(when, np.cumsum(np.maximum(0.0, [0.0, *areas]))[: len(when)])
-
-
-def _ordered(time: ArrayLike, value: ArrayLike) -> tuple[Floats, Floats]:
-    when, what = np.asarray(time, np.float64).ravel(), np.asarray(value, np.float64).ravel()
-    size = min(len(when), len(what))
-    with np.errstate(invalid="ignore"):
-        good = (np.abs(when[:size]) <= LARGEST) & (np.abs(what[:size]) <= LARGEST)
-    when, what = when[:size][good], what[:size][good]
-    order = np.argsort(when, kind="stable")
-    return when[order], what[order]
 
 
 def split(ledger: Ledger, meters: Iterable[Meter]) -> dict[str, float]:
@@ -143,9 +134,5 @@ def measure(
 
 def _union(meters: Sequence[Meter]) -> float:
     """Return the seconds in which at least one of some meters counted."""
-    total, reached = 0.0, -np.inf
-    for meter in sorted(meters, key=lambda meter: float(meter.time[0])):
-        first, last = float(meter.time[0]), float(meter.time[-1])
-        total += max(0.0, last - max(first, reached))
-        reached = max(reached, last)
-    return total
+    counted = merged([(float(meter.time[0]), float(meter.time[-1])) for meter in meters])
+    return sum(last - first for first, last in counted)

@@ -295,7 +295,7 @@ def _stand_still(table: Floats, begin: Floats, end: Floats, stalls: Sequence[tup
     if not len(table):
         return
     from_ = [at for name, at in _AT.items() if name not in (*RARE, "stall", "away")]
-    for first, last in _merged(stalls):
+    for first, last in merged(stalls):
         low, high = int(np.searchsorted(end, first, "right")), int(np.searchsorted(begin, last, "left"))
         for row in range(low, max(low, high)):
             most = from_[int(np.argmax(table[row, from_]))]
@@ -304,10 +304,10 @@ def _stand_still(table: Floats, begin: Floats, end: Floats, stalls: Sequence[tup
             table[row, _AT["stall"]] += taken
 
 
-def _merged(stalls: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return stalls in order, those that overlap as one."""
+def merged(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return spans of time in order, those that overlap as one."""
     found: list[tuple[float, float]] = []
-    for first, last in sorted(stall for stall in stalls if stall[1] > stall[0]):
+    for first, last in sorted(span for span in spans if span[1] > span[0]):
         if found and first <= found[-1][1]:
             found[-1] = (found[-1][0], max(found[-1][1], last))
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,13 +34,8 @@ IDLE = 0.5
 """A rank and its workers wait for something other than processors if they use less than this share of theirs."""
 
 
-class _Cause(NamedTuple):
-    """Why data comes late."""
-
-    cause: str
-    text: str
-    facts: dict[str, Any]
-    fields: dict[str, Any]
+_Cause = tuple[str, str, dict[str, Any], dict[str, Any]]
+"""Why data comes late: the cause, its text, the evidence, and the values in the text of the remedy."""
 
 
 def input_bound(case: Case, threshold: float) -> Finding | None:
@@ -86,18 +81,18 @@ def _cause(case: Case) -> _Cause:
     waiting = evidence.mean("pressure/io_some_stalled_ratio") or evidence.mean("cpu/iowait_ratio") or 0.0
     if waiting > DISK:
         facts["io_waiting_ratio"] = waiting
-        return _Cause("disk", f"; processes waited for disks {format_share(waiting)} of the time", facts, {})
+        return "disk", f"; processes waited for disks {format_share(waiting)} of the time", facts, {}
     if load is None:
         wanted = max(1, min(MOST_AT_FIRST, processors_of_a_rank(evidence) or MOST_AT_FIRST))
-        return _Cause("in_process", ", loaded in the training process itself", facts, {"workers": wanted})
+        return "in_process", ", loaded in the training process itself", facts, {"workers": wanted}
     starts = _starts(case)
     if starts > STARTS * case.steps.spent("data"):
         facts["start_seconds"] = starts
-        return _Cause("start", "; most of it at the start of epochs, while workers start", facts, {})
+        return "start", "; most of it at the start of epochs, while workers start", facts, {}
     whole = load + (collate or 0.0)
     for cause, seconds, what in (("transform", transform, "transforms"), ("collate", collate, "collating")):
         if seconds is not None and seconds > MOST_OF_IT * whole:
-            return _Cause(cause, f"; {format_share(seconds / whole)} of the loading time is {what}", facts, {})
+            return cause, f"; {format_share(seconds / whole)} of the loading time is {what}", facts, {}
     return _too_few(case, workers, whole, facts)
 
 
@@ -115,9 +110,9 @@ def _too_few(case: Case, workers: int, whole: float, facts: dict[str, Any]) -> _
         allowed = own * (UNKNOWN_LOAD if used is None else WAITING_LOAD if used < IDLE * own else 1)
     fields = {"workers": workers, "load": time(whole), "rest": time(rest), "wanted": wanted, "processors": own}
     if wanted <= min(allowed, MOST_WORKERS):
-        return _Cause("workers", text, facts, fields)
+        return "workers", text, facts, fields
     advice = "cheaper" if allowed <= workers else "more_and_cheaper"
-    return _Cause(advice, text, {**facts, "cause": "workers"}, fields | {"allowed": allowed})
+    return advice, text, {**facts, "cause": "workers"}, fields | {"allowed": allowed}
 
 
 def processors_of_a_rank(evidence: Evidence) -> int | None:

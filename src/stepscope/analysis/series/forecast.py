@@ -79,8 +79,7 @@ def together(trends: Sequence[MemoryTrend], held: float, limit: float | None) ->
         return list(trends)
     rate, low, high = (sum(getattr(one, key) or 0.0 for one in growing) for key in ("rate", "rate_low", "rate_high"))
     room = max(0.0, limit - held)
-    left, soonest = room / rate if rate > 0 else None, room / high if high > 0 else None
-    latest = room / low if low > 0 else None
+    left, soonest, latest = (room / one if one > 0 else None for one in (rate, high, low))
     return [replace(one, left=left, left_low=soonest, left_high=latest) if one.growing else one for one in trends]
 
 

@@ -98,17 +98,13 @@ def findings(parts: Breakdown) -> list[Finding]:
     length, found = max(parts.window.length, 1), []
     share = parts.exposed_communication / length
     if share >= LEAST_EXPOSED:
-        hidden = 1 - parts.exposed_communication / parts.communication
-        text = f"communication takes {100 * parts.communication / length:.1f} % of the time, "
+        took, hidden = parts.communication / length, 1 - parts.exposed_communication / parts.communication
+        text = f"communication takes {100 * took:.1f} % of the time, "
         if hidden < UNHIDDEN:
             text += "and nothing is computed meanwhile"
         else:
             text += f"{100 * share:.1f} % with nothing computed meanwhile ({100 * hidden:.0f} % of it is hidden)"
-        evidence = {
-            "communication_ratio": parts.communication / length,
-            "exposed_ratio": share,
-            "overlap_ratio": hidden,
-        }
+        evidence = {"communication_ratio": took, "exposed_ratio": share, "overlap_ratio": hidden}
         remedy = "overlap it with compute (bucketing, prefetch), send less (compression), or find the slow rank"
         found.append(Finding("exposed_communication", text, severity(share), remedy, evidence, share))
     share = parts.exposed_memcpy / length

@@ -21,8 +21,6 @@ from stepscope.analysis.trace.window import STEP, named_like
 from stepscope.core.trace import ANNOTATION, OPERATOR, RUNTIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from stepscope.analysis.trace.links import Links
     from stepscope.analysis.trace.window import TraceWindow
     from stepscope.core.arrays import Integers, Mask
@@ -55,11 +53,6 @@ class Edges(NamedTuple):
     """Place in the trace's names; `NONE`."""
     within: Integers
     """The same of the outermost event of the thread."""
-
-    @classmethod
-    def joined(cls, parts: Iterable[Edges]) -> Edges:
-        """Return all edges of some parts."""
-        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def of(self, chosen: Mask | Integers) -> Edges:
         """Return some of them."""
@@ -117,8 +110,8 @@ def graph(trace: Trace, window: TraceWindow, links: Links) -> Graph:
     order = np.lexsort((rank, time))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    parts = (*_starts(device, host), *_handovers(trace, host, device))
-    edges = Edges.joined([_work(trace, links, device), _threads(trace, host, device), *parts])
+    parts = (_work(trace, links, device), *_threads(trace, host, device), *_starts(device, host))
+    edges = Edges(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     edges = edges._replace(source=place[edges.source], target=place[edges.target])
     edges = edges.of(edges.source < edges.target)
     ends = device.end if count else host.time
@@ -219,40 +212,34 @@ def _latency(device: _Device, before: Integers, after: Integers) -> int:
     return int(np.median(delay)) if len(delay) else LATENCY
 
 
-def _threads(trace: Trace, host: _Host, device: _Device) -> Edges:
-    """Return the edges along each thread: what it does takes its time, but waiting takes none of its own."""
+def _threads(trace: Trace, host: _Host, device: _Device) -> list[Edges]:
+    """Return the edges along each thread, and those to it from what it waited for: device work, or another thread.
+
+    What a thread does takes its time, but waiting takes none of its own.
+    """
     here = np.flatnonzero(~host.ends)
     row, length = host.row[here], host.time[here + 1] - host.time[here]
     kind = np.select(
         [row == NONE, trace.kind[row] == OPERATOR, trace.kind[row] == ANNOTATION], [GAP, OPERATE, ANNOTATE], CALL
     )
     names = np.r_[trace.name, NONE].astype(np.int64)
-    waits = _blocking(trace, host, here, device)[0]
-    kind[waits], length[waits] = SYNC, 0
-    length[_handed(trace, host, here)[0]] = 0
-    count = 2 * len(device.row)
-    return Edges(here + count, here + 1 + count, length, kind, names[row], names[host.top[here]])
-
-
-def _handovers(trace: Trace, host: _Host, device: _Device) -> list[Edges]:
-    """Return the edges to a thread from what it waited for: device work, or another thread."""
-    count = len(device.row)
-    here = np.flatnonzero(~host.ends)
     waits, ended = _blocking(trace, host, here, device)
-    row = host.row[here[waits]]
-    name = trace.name[row].astype(np.int64)
-    edges = [_edges(ended + count, here[waits] + 1 + 2 * count, 0, SYNC, name)]
+    idle, other = _handed(trace, host, here)
+    kind[waits], length[waits], length[idle] = SYNC, 0, 0
+    count, name = len(device.row), names[row[waits]]
+    along, after = here + 2 * count, here + 1 + 2 * count
+    edges = [Edges(along, after, length, kind, names[row], names[host.top[here]])]
+    edges.append(_edges(ended + count, after[waits], 0, SYNC, name))
     for stream in np.unique(device.stream).tolist():
         # Which streams a call waited for is not recorded: all count, so that no gain is overstated.
         own = np.flatnonzero(device.stream == stream)
         at = np.searchsorted(device.end[own], host.time[here[waits] + 1], side="right") - 1
         known = at >= 0
-        edges.append(_edges(own[at[known]] + count, here[waits[known]] + 1 + 2 * count, 0, SYNC, name[known]))
-    idle, other = _handed(trace, host, here)
+        edges.append(_edges(own[at[known]] + count, after[waits[known]], 0, SYNC, name[known]))
     first = np.flatnonzero(np.diff(host.thread, prepend=NONE))
     begun = _last_done(host, first)
     known = begun != NONE
-    edges.append(_edges(other + 2 * count, here[idle] + 1 + 2 * count, 0, GAP))
+    edges.append(_edges(other + 2 * count, after[idle], 0, GAP))
     edges.append(_edges(begun[known] + 2 * count, first[known] + 2 * count, 0, GAP))
     return edges
 

@@ -283,13 +283,8 @@ def _launch_bound(idle: Idle, sizes: dict[str, Any]) -> list[Finding]:
     """Return a finding if the device waits for the host while most kernels are as short as their launch."""
     share = idle.share(OPERATORS, LAUNCH, PYTHON_TIME)
     short = sizes["short_ratio"]
-    if (
-        short is None
-        or short < MANY_SHORT
-        or sizes["kernels"] < FEWEST_KERNELS
-        or share < MUCH
-        or idle.share(OPERATORS, LAUNCH) < share / 3
-    ):
+    few = short is None or short < MANY_SHORT or sizes["kernels"] < FEWEST_KERNELS
+    if few or share < MUCH or idle.share(OPERATORS, LAUNCH) < share / 3:
         return []
     text = (
         f"launch-bound: {100 * short:.0f} % of {sizes['kernels']} kernels are shorter than {SHORT_US:.0f} µs "

@@ -87,8 +87,8 @@ def depths(parent: AnyIntegers) -> AnyIntegers:
 def roots(parent: AnyIntegers) -> AnyIntegers:
     """Return the outermost span around each: itself if no other encloses it."""
     root = np.arange(len(parent), dtype=np.int64)
-    while (inside := parent[root] != NONE).any():
-        root[inside] = parent[root[inside]]
+    for inside, above in _ancestors(parent):
+        root[inside] = above
     return root
 
 
