@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.alerts.evaluation.delayed_samples import LONGEST, DelayedSamples, patience_of
+from stepscope.alerts.evaluation.new_points import LONGEST, DelayedSamples, patience_of
 from stepscope.alerts.evaluation.rule_engine import Engine
 from stepscope.alerts.rules.builtin import rules
 from stepscope.alerts.rules.expression import POINTS, TIME, RuleWindow

@@ -12,6 +12,7 @@ import pytest
 
 from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.alerts.evaluation.rule_engine import Engine
+from stepscope.alerts.evaluation.state import Silence
 from stepscope.alerts.rules.profiles import profile
 from stepscope.alerts.rules.rule import rule_of
 from stepscope.core.columns import RowSchema, SchemaTable
@@ -216,7 +217,7 @@ def test_acknowledge_and_escalate():
     assert rig.wait(601) == []
     other = Rig(rule)
     (first,) = other.values("loss", 11)
-    (noted,) = other.engine.acknowledge(first.alert, "ann", now=other.nanoseconds)
+    (noted,) = other.engine.alerts.acknowledge(first.alert, "ann", other.nanoseconds / 1e9)
     assert (noted.state, noted.notifies, noted.evidence["acknowledged_by"]) == ("acknowledged", False, "ann")
     assert other.wait(6000) == []
     assert other.values("loss", 1)[0].notifies
@@ -225,14 +226,14 @@ def test_acknowledge_and_escalate():
 def test_silence_and_its_end():
     """Silenced alerts are recorded and not told; what still fires when the silence ends is."""
     rig = Rig(HIGH)
-    rig.engine.silence({"rule": "hi*"}, until=100.0, now=0)
+    rig.engine.alerts.silence(Silence({"rule": "hi*"}, until=100.0), 0.0)
     (quiet,) = rig.values("loss", 11)
     assert (quiet.state, quiet.notifies) == ("silenced", False)
     (loud,) = rig.wait(100)
     assert (loud.state, loud.notifies) == ("firing", True)
-    (again,) = rig.engine.silence({"metric": "loss"}, now=rig.nanoseconds)
+    (again,) = rig.engine.alerts.silence(Silence({"metric": "loss"}), rig.nanoseconds / 1e9)
     assert again.state == "silenced"
-    assert states(rig.engine.unsilence({"metric": "loss"}, now=rig.nanoseconds)) == [("high", "firing")]
+    assert states(rig.engine.alerts.unsilence({"metric": "loss"}, rig.nanoseconds / 1e9)) == [("high", "firing")]
 
 
 def test_a_restart_says_nothing_twice():

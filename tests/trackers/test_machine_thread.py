@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from stepscope.watcher.machine_thread import MachineThread
+from stepscope.watcher.machine import MachineThread
 from tests.trackers.machines import Source, machine_of, wait_until
 
 

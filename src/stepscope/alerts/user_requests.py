@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.core.errors import UsageError
+from stepscope.store.layout import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,13 +62,7 @@ def ask(run: str | os.PathLike[str], facts: Mapping[str, Any], now: float | None
     data = json.dumps({**checked, "time": when}).encode()
     if len(data) > MAX_BYTES:
         raise UsageError("ask that", "it is too long", "use shorter names")
-    part = folder / f".{name}.part"
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
-    part.replace(folder / f"{name}.json")
+    replace(folder / f"{name}.json", data)
     return name
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.evaluation.notification_claims import NotificationClaims
+from stepscope.alerts.evaluation.state import Silence
 from stepscope.alerts.user_requests import ACKNOWLEDGE, SILENCE, TEST, Inbox, UserRequest
 from stepscope.core import ring, status
 from stepscope.core.access import write_private
@@ -24,7 +25,6 @@ from stepscope.store.events import read_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from stepscope.alerts.delivery.channel import Channel
@@ -45,6 +45,8 @@ FAREWELL = 600.0
 """Seconds that a watcher waits for undelivered messages after its last trainer has ended."""
 MAX_SETTINGS = 1 << 20
 """Bytes of the settings file."""
+OFF: dict[str, Any] = {"alerting.enabled": False}
+"""Settings without alerts."""
 CHANNEL_KEYS = frozenset(f"alerting.{name}" for name in ("channels", "email", "slack", "quiet_hours"))
 MOST_FAILURES = 100
 """Failed evaluations after which the alerts are switched off."""
@@ -80,15 +82,16 @@ class Alerting(Feed):
         journal: Journal,
         streams: Callable[[], Iterable[Stream]],
         sampling: Callable[[], Sampling],
+        settings: dict[str, Any] | None = None,
         **notifying: Any,
     ) -> None:
-        """Load nothing yet: a run without a ring has no settings; `notifying` are options of `Notifying`."""
+        """Load nothing yet; without `settings`, those beside the first ring count. `notifying`: see `Notifying`."""
         self._options, self._failures = notifying, 0
         self._problems: list[str] = []
         """Problems with rules and channels that the terminal has not shown yet."""
         self._folder, self._node, self._journal = folder, node, journal
         self._streams, self._sampling = streams, sampling
-        self._settings: dict[str, Any] | None = None
+        self._settings = settings
         self._is_loaded = False
         self._backlog: list[Callable[[], None]] = []
         """Calls of this object that came before the rules were loaded."""
@@ -116,7 +119,7 @@ class Alerting(Feed):
         try:
             self._settings = read_settings(path.with_suffix(ALERTING_SUFFIX))
         except (OSError, ValueError) as error:
-            self._settings = {"alerting.enabled": False}
+            self._settings = OFF
             self._switch_off(error)
 
     def _switch_off(self, error: Exception) -> None:
@@ -208,7 +211,7 @@ class Alerting(Feed):
         if self._engine is None:
             self._keep(partial(self.end, rank))
         else:
-            with self._guard():
+            with wall(self._failed):
                 self._changes += self._engine.end(rank, self._now)
 
     def on_events(self, events: list[dict[str, Any]], rank: int, now: int) -> None:
@@ -220,7 +223,7 @@ class Alerting(Feed):
             if is_users(event) and event.get("kind") in OWN_KINDS:
                 continue  # a user's event with the name of one of ours
             if event.get("kind") != "alert":
-                with self._guard():
+                with wall(self._failed):
                     self._engine.event(event, rank, int(event.get("monotonic_ns", now)))
             elif "sequence" in event and len(self._from_trainer) < MOST_FROM_TRAINER:  # the training's own rules
                 self._from_trainer.append({"rank": rank, **event})
@@ -236,7 +239,7 @@ class Alerting(Feed):
         is_due = self._changes or self._from_trainer or now >= self._due
         if self._engine is not None and (is_due or self._engine.urgent):
             self._due = now + EVALUATE_EVERY
-            with self._guard():
+            with wall(self._failed):
                 self._evaluate(self._engine, pair)
         if self._notifying is not None:
             self._poll_notifier(self._notifying, now)
@@ -269,11 +272,8 @@ class Alerting(Feed):
         changes += self._answer(engine, self._inbox.new(pair.wall_ns / 1e9), pair)
         self._handle(self._claims.claim(changes + engine.evaluate(pair.monotonic_ns), engine.rules), pair)
 
-    def _guard(self) -> AbstractContextManager[None]:
-        """Isolate the recording from a fault in a rule; after too many of them, alerts are off."""
-        return wall(self._failed)
-
     def _failed(self, error: Exception) -> None:
+        """Note a fault in a rule, from which the recording is isolated; after too many of them, alerts are off."""
         self._failures += 1
         self._note(f"cannot evaluate alerts: {in_words(error)}; going on")
         if self._failures >= MOST_FAILURES and self._engine is not None:
@@ -304,11 +304,11 @@ class Alerting(Feed):
         """Handle the requests of people."""
         changes: list[Transition] = []
         for request in requests:
-            facts, by, now = request.facts, str(request.facts.get("by", "")), pair.monotonic_ns
+            facts, now = request.facts, pair.monotonic_ns / 1e9 + self._offset
             if request.do == ACKNOWLEDGE:
-                changes += engine.acknowledge(facts["alert"], by=by, now=now)
+                changes += engine.alerts.acknowledge(facts["alert"], str(facts.get("by", "")), now)
             elif request.do == SILENCE:
-                changes += engine.silence({"rule": facts["rule"]}, until=facts["until"], by=by, now=now)
+                changes += engine.alerts.silence(Silence({"rule": facts["rule"]}, facts["until"]), now)
             elif request.do == TEST:
                 from stepscope.alerts.delivery.message import trial_event
 
@@ -316,7 +316,7 @@ class Alerting(Feed):
                     test = trial_event(pair.wall_ns / 1e9, request.id)
                     self._notifying.send([test], str(facts.get("channel", "")))
             else:
-                changes += engine.unsilence({"rule": facts["rule"]}, now=now)
+                changes += engine.alerts.unsilence({"rule": facts["rule"]}, now)
             self._events.append({"kind": "alert_request", "do": request.do, "request": request.id, **facts})
         return changes
 
@@ -328,7 +328,7 @@ class Alerting(Feed):
         if self._alone_since is None:
             self._alone_since = now
             if self._engine is not None:
-                with self._guard():
+                with wall(self._failed):
                     self._changes += self._engine.close(self._now)
         is_urgent = bool(self._changes) or (self._engine is not None and self._engine.urgent)
         is_idle = (self._notifying is None or self._notifying.idle()) and (self._acting is None or self._acting.idle())
@@ -365,25 +365,3 @@ def _channels(settings: dict[str, Any]) -> tuple[list[Channel], list[str]]:
     from stepscope.alerts.delivery.channel import channels_of
 
     return channels_of(settings)
-
-
-class NoAlerting:
-    """Stands in for `Alerting` in a watcher that evaluates no rules."""
-
-    def attach(self, path: Path, pair: Pair) -> None:
-        """Do nothing."""
-
-    def on_events(self, events: list[dict[str, Any]], rank: int, now: int) -> None:
-        """Do nothing."""
-
-    def poll(self, pair: Pair, drain: Drain) -> None:
-        """Do nothing."""
-
-    def busy(self, now: float, *, alone: bool) -> bool:
-        """Have nothing to do."""
-        del now, alone
-        return False
-
-    def critical(self) -> str:
-        """Have no alert."""
-        return ""

@@ -14,11 +14,10 @@ from stepscope.core.feed import Feed, Subject
 from stepscope.core.places import STACKS_SUFFIX
 from stepscope.store.drain import RingBusyError, Stream
 from stepscope.store.layout import node_name
-from stepscope.watcher.alerting import Alerting, NoAlerting
+from stepscope.watcher.alerting import OFF, Alerting
 from stepscope.watcher.attempts import Attempts
-from stepscope.watcher.ends import Ends
 from stepscope.watcher.rank_guard import Job, RankGuard
-from stepscope.watcher.ranks import WatchedRank
+from stepscope.watcher.ranks import Ends, WatchedRank
 from stepscope.watcher.sampling import SampleRound, Sampling, SamplingPlan
 from stepscope.watcher.stall import FLOOR, HUNG_AFTER, StallDetector
 from stepscope.watcher.trouble import Trouble
@@ -67,10 +66,6 @@ class WatcherPace:
             "hang_after": "watcher.hang_after",
         }
         return cls(**{name: settings[key] for name, key in keys.items() if key in settings})
-
-    def stall_detector(self) -> StallDetector:
-        """Return a new stall detector for one rank."""
-        return StallDetector(self.stall_after, self.hang_after)
 
 
 class RingFolders:
@@ -161,8 +156,8 @@ class Watcher:
         """A trainer has ended, or its ring fills up, since the last tick."""
         self.feed = Feed()
         """Gets every row and sample."""
-        self.alerting: Alerting | NoAlerting = NoAlerting()
-        """Evaluates the alert rules."""
+        self.alerting = Alerting(folder, self.node, journal, self.streams, lambda: self.sampling, OFF)
+        """Evaluates the alert rules; none by default."""
         self._ends = Ends(folder, lambda: self.sampling.latest, self._attempts.beat)
 
     def tick(self) -> bool:
@@ -235,7 +230,8 @@ class Watcher:
                 continue
             self._streams += 1
             stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
-            guard = RankGuard.over(stream.fileno(), stacks, self._job, self._pace.stall_detector(), pid)
+            stalls = StallDetector(self._pace.stall_after, self._pace.hang_after)
+            guard = RankGuard.over(stream.fileno(), stacks, self._job, stalls, pid)
             files = self._attempts.of(stream, self._clock.monotonic_ns(), self.alerting.on_events)
             self._ranks[path] = WatchedRank(stream, *files, guard)
             stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
@@ -296,7 +292,7 @@ class Watcher:
         end = self._ends.find_end(rank, pair)
         if end is None:
             return
-        self._meter(rank, pair)
+        self._add_own(rank.drain, rank.recorder_cost(), pair)
         rank.drain.write_own(pair)
         self._ends.conclude(rank, end, pair)
         if rank.node.ended:
@@ -337,7 +333,7 @@ class Watcher:
         now = pair.monotonic_ns / 1e9
         if self._is_due("meter", now, METER_EVERY):
             for rank in self._ranks.values():
-                self._meter(rank, pair)
+                self._add_own(rank.drain, rank.recorder_cost(), pair)
             for drain in self._attempts.live():
                 self._add_own(drain, self._cost.read(drain, now), pair)
 
@@ -376,9 +372,6 @@ class Watcher:
                 drain.write_own(pair)
             if sample.events:
                 drain.write_events([dict(event) for event in sample.events], drain.own.rank, pair)
-
-    def _meter(self, rank: WatchedRank, pair: Pair) -> None:
-        self._add_own(rank.drain, rank.recorder_cost(), pair)
 
     def _add_own(self, drain: Drain, row: dict[str, float], pair: Pair) -> None:
         drain.own.add(row, pair.monotonic_ns)

@@ -6,10 +6,12 @@ import os
 import re
 from typing import NamedTuple
 
+from stepscope.samplers.cgroup import UNLIMITED, Hierarchy, parse_memberships, parse_mounts
+from stepscope.samplers.kernel import find_number, find_text, pairs, read_small
+from stepscope.samplers.memory import parse_meminfo
+
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's first pid namespace; in others, the pids in the kernel's log are not ours."""
-UNLIMITED = 1 << 60
-"""cgroup v1 writes "no limit" as a number of at least this size."""
 MOST_LINES = 20_000
 """Maximum lines of the kernel's log in one read."""
 
@@ -117,55 +119,41 @@ class KernelLog:
 class MemoryCgroup:
     """The memory cgroup of a process, of version 1 or 2."""
 
-    def __init__(self, path: str, top: str, version: int) -> None:
-        """Hold the folder of the cgroup, and `top`, the visible root of its hierarchy."""
-        self.path, self.top, self.version = path, top, version
+    def __init__(self, groups: Hierarchy) -> None:
+        """Hold the cgroup and those above it."""
+        self._groups = groups
+        self.path = os.path.normpath(f"{groups.top}/{groups.names[0]}")
 
     @classmethod
     def find(cls, pid: int, root: str = "") -> MemoryCgroup | None:
         """Return the cgroup that limits the memory of `pid`, or None; `root` is prefixed to every path."""
-        try:
-            members = _read_text(f"{root}/proc/{pid}/cgroup")
-            mounts = _read_text(f"{root}/proc/self/mountinfo")
-        except OSError:
-            return None
-        for line in members.splitlines():
-            number, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
-            version = 2 if number == "0" and not controllers else 1
-            if version == 1 and "memory" not in controllers.split(","):
-                continue
-            place = _mounted(mounts, path, version)
-            if place is not None:
-                group = cls(root + place[0], root + place[1], version)
+        members = parse_memberships(find_text(f"{root}/proc/{pid}/cgroup"))
+        mounts = parse_mounts(find_text(f"{root}/proc/self/mountinfo"))
+        for version, controller in ((1, "memory"), (2, "")):
+            if controller in members and controller in mounts:
+                mounted, top = mounts[controller]
+                inside = os.path.relpath(members[controller], mounted)
+                # A container that only sees its own part, which is the root of the mount, has a path outside of it.
+                parts = [] if inside == "." or inside.startswith("..") else inside.split("/")
+                names = tuple("/".join(parts[:depth]) for depth in range(len(parts), -1, -1))
+                group = cls(Hierarchy(version, root + top, names))
                 if group.kills() is not None:
                     return group
         return None
 
     def kills(self) -> int | None:
         """Return how many processes of this group were ever killed for memory; None if the group is gone."""
-        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        name = "memory.events" if self._groups.version == 2 else "memory.oom_control"
         try:
-            fields = dict(line.split(" ", 1) for line in _read_text(f"{self.path}/{name}").splitlines() if " " in line)
-            return int(fields["oom_kill"])
-        except (OSError, KeyError, ValueError):  # kernels before 4.13 do not count
+            return pairs(read_small(f"{self.path}/{name}")).get(b"oom_kill")  # kernels before 4.13 do not count
+        except (OSError, ValueError):
             return None
 
     def limit(self) -> int | None:
         """Return the lowest limit, in bytes, of the group and those above it; None if there is no limit."""
-        name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
-        found: list[int] = []
-        path = self.path
-        while path.startswith(self.top):
-            try:
-                found.append(int(_read_text(f"{path}/{name}")))
-            except (OSError, ValueError):  # "max", or the root of version 2, which has no such file
-                found.append(UNLIMITED)
-            if path == self.top:
-                break
-            path = os.path.dirname(path)
-        least = min(found, default=UNLIMITED)
-        return least if least < UNLIMITED else None
+        name = "memory.max" if self._groups.version == 2 else "memory.limit_in_bytes"
+        limits = map(find_number, self._groups.files(name).values())  # None: "max", or the root of version 2
+        return min((limit for limit in limits if limit is not None and limit < UNLIMITED), default=None)
 
 
 class OomWatch:
@@ -198,34 +186,4 @@ class OomWatch:
         """Return the limit in bytes: the latest of the cgroup, otherwise the memory of the machine."""
         if self.group is not None and self.group.kills() is not None:
             self._limit = self.group.limit()
-        return self._limit or machine_bytes(self._root)
-
-
-def machine_bytes(root: str = "") -> int | None:
-    """Return the memory of the machine in bytes; None if the system does not report it."""
-    try:
-        return int(_read_text(f"{root}/proc/meminfo").split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _mounted(mounts: str, path: str, version: int) -> tuple[str, str] | None:
-    """Return the folder of a cgroup and the mount point above it; None if it is not mounted here."""
-    for line in mounts.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kinds = left.split(), right.split()
-        if len(fields) < 5 or len(kinds) < 3 or kinds[0] != ("cgroup2" if version == 2 else "cgroup"):
-            continue
-        if version == 1 and "memory" not in kinds[2].split(","):
-            continue
-        inside = os.path.relpath(path, fields[3])
-        if inside.startswith(".."):  # a container that only sees its own part, which is the root of the mount
-            inside = "."
-        top = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])  # blanks are in octal
-        return os.path.normpath(f"{top}/{inside}"), top
-    return None
-
-
-def _read_text(path: str, limit: int = 1 << 20) -> str:
-    with open(path, "rb") as file:
-        return file.read(limit).decode("utf-8", "replace")
+        return self._limit or parse_meminfo(find_text(f"{self._root}/proc/meminfo").encode()).get("MemTotal")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from stepscope.samplers.kernel import entries, find_text, pairs, read_small
+from stepscope.samplers.process_files import parse_children
+
 PROC = "/proc"
 MOST_THREADS = 64
 """Maximum threads that an event describes; the first is the main one."""
@@ -55,7 +58,7 @@ def parse_stat(data: bytes) -> Stat:
 def read_stat(pid: int, proc: str = PROC) -> Stat | None:
     """Return the state of a process; None if it is gone or hidden."""
     try:
-        return parse_stat(_read(f"{proc}/{pid}/stat"))
+        return parse_stat(read_small(f"{proc}/{pid}/stat"))
     except (OSError, ValueError):
         return None
 
@@ -78,9 +81,9 @@ class Signals(NamedTuple):
 def read_signals(pid: int, proc: str = PROC) -> Signals | None:
     """Return which signals a process catches and which wait for it; None if it is gone or hidden."""
     try:
-        lines = _read(f"{proc}/{pid}/status").splitlines()
-        found = dict(line.split(b":", 1) for line in lines if line.startswith((b"Sig", b"ShdPnd")))
-        masks = {name: int(value, 16) for name, value in found.items() if name in (b"SigCgt", b"SigPnd", b"ShdPnd")}
+        lines = read_small(f"{proc}/{pid}/status").splitlines()
+        fields = (line.split(b":", 1) for line in lines if line.startswith((b"SigCgt:", b"SigPnd:", b"ShdPnd:")))
+        masks = {name: int(value, 16) for name, value in fields}
         return Signals(masks[b"SigCgt"], masks[b"SigPnd"] | masks[b"ShdPnd"])
     except (OSError, ValueError, KeyError):
         return None
@@ -93,21 +96,21 @@ def threads(pid: int, proc: str = PROC, most: int = MOST_THREADS) -> list[dict[s
     for number in sorted(numbers, key=lambda number: (number != pid, number))[:most]:  # pids start over at their end
         place = f"{proc}/{pid}/task/{number}"
         try:
-            data = _read(f"{place}/stat")
+            data = read_small(f"{place}/stat")
             stat = parse_stat(data)
         except (OSError, ValueError):  # ended meanwhile
             continue
         name = data[data.find(b"(") + 1 : data.rfind(b")")].decode("utf-8", "replace")
-        found.append({"thread": number, "name": name, "state": stat.state, "waits_in": _waits_in(place)})
+        waits_in = find_text(f"{place}/wchan")  # "0" while it runs
+        found.append(
+            {"thread": number, "name": name, "state": stat.state, "waits_in": waits_in if waits_in != "0" else ""}
+        )
     return found
 
 
 def children_of(folder: str) -> list[int]:
     """Return the numbers that are entries of a folder of /proc, in order; [] if it is gone."""
-    try:
-        return sorted(int(name) for name in os.listdir(folder) if name.isdigit())
-    except OSError:
-        return []
+    return sorted(int(name) for name in entries(folder) if name.isdigit())
 
 
 class ProcessProgress(NamedTuple):
@@ -130,9 +133,9 @@ def read_progress(pid: int, proc: str = PROC, most: int = MOST_PROCESSES, *, gpu
     """Read the counters of a process and of its descendants; a process that is gone or hidden counts nothing."""
     ticks = data = 0
     for member in tree(pid, proc, most):
-        stat = read_stat(member, proc)
+        stat, calls = read_stat(member, proc), pairs(find_text(f"{proc}/{member}/io").encode())
         ticks += stat.ticks if stat else 0
-        data += _io_bytes(member, proc)
+        data += calls.get(b"rchar", 0) + calls.get(b"wchar", 0)
     return ProcessProgress(ticks / os.sysconf("SC_CLK_TCK"), data, gpu_busy)
 
 
@@ -143,36 +146,7 @@ def tree(pid: int, proc: str = PROC, most: int = MOST_PROCESSES) -> list[int]:
         if len(found) >= most:
             break
         for thread in children_of(f"{proc}/{member}/task"):
-            found += [child for child in _children(f"{proc}/{member}/task/{thread}") if child not in found]
+            # Empty if the thread has ended, or the kernel has no such file: then only the process is read.
+            children = find_text(f"{proc}/{member}/task/{thread}/children")
+            found += [child for child in parse_children(children.encode()) if child not in found]
     return found[:most]
-
-
-def _children(place: str) -> list[int]:
-    try:
-        return [int(word) for word in _read(f"{place}/children").split()]
-    except (OSError, ValueError):  # it has ended, or the kernel has no such file: then only the process is read
-        return []
-
-
-def _io_bytes(pid: int, proc: str) -> int:
-    try:
-        fields = dict(line.split(b": ", 1) for line in _read(f"{proc}/{pid}/io").splitlines())
-        return int(fields[b"rchar"]) + int(fields[b"wchar"])
-    except (OSError, ValueError, KeyError):  # gone or not permitted
-        return 0
-
-
-def _waits_in(place: str) -> str:
-    try:
-        found = _read(f"{place}/wchan").decode("ascii", "replace").strip()
-    except OSError:  # not for us
-        return ""
-    return "" if found == "0" else found
-
-
-def _read(path: str, limit: int = 1 << 16) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, limit)
-    finally:
-        os.close(descriptor)

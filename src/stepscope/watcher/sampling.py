@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ GROUPS = {
 }
 """Section of the configuration that a sampler belongs to, by its name; "cpu" for all others."""
 MOST_NAMES = 10_000
-"""Names whose instance is cached."""
+"""Names whose instance is cached, because they come every second."""
 Costs = tuple[float, float]
 """CPU seconds of the thread, and wall seconds."""
 
@@ -78,29 +79,17 @@ def by_instance(values: Mapping[str, float]) -> list[dict[str, float]]:
     """
     rows: dict[str, dict[str, float]] = {}
     for name, value in values.items():
-        group = _groups.get(name)
-        if group is None:
-            group = _group(name)
-        row = rows.get(group)
-        if row is None:
-            row = rows[group] = {}
-        row[name] = value
+        rows.setdefault(_group(name), {})[name] = value
     return list(rows.values())
 
 
+@lru_cache(MOST_NAMES)
 def _group(name: str) -> str:
     """Return the instance that a value belongs to; empty if none."""
     group, _, rest = name.partition("/")
     instance, slash, _ = rest.partition("/")
     is_own = bool(slash) and group in {"gpu", "process"} and instance.isdecimal()
-    found = f"{group}/{instance}" if is_own else ""
-    if len(_groups) < MOST_NAMES:
-        _groups[name] = found
-    return found
-
-
-_groups: dict[str, str] = {}
-"""Results of `_group`, for names that come every second."""
+    return f"{group}/{instance}" if is_own else ""
 
 
 def _below(prefix: str, settings: Mapping[str, Any]) -> dict[str, float]:

@@ -6,25 +6,14 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.core.records import (
-    HEAD_WORDS,
-    NO_STEP,
-    PAIR,
-    RECORD,
-    SCHEMA_EVENT,
-    SCHEMA_PAIRS,
-    WORD_STEP,
-    WORD_TIME,
-    RecordGroup,
-    first_head,
-    groups,
-    row_values,
-)
+from stepscope.core import records
+from stepscope.core.records import NO_STEP, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stepscope.core.columns import SchemaTable
+    from stepscope.core.records import RecordGroup
 
 STEP = "step_seconds"
 """The first column of the row that ends a step."""
@@ -59,8 +48,8 @@ class StepTracker:
     def add(self, pieces: Iterable[bytes]) -> None:
         """Add drained records."""
         for data in pieces:
-            found = groups(data)
-            rows = [group for group in found if group.schema != SCHEMA_EVENT]
+            found = records.groups(data)
+            rows = [group for group in found if group.schema != records.SCHEMA_EVENT]
             self._add_times(data, rows)
             with_step = [last for group in found if (last := _last_with_step(data, group))]
             if with_step:
@@ -73,15 +62,15 @@ class StepTracker:
         steps: list[tuple[int, float]] = []
         others: list[int] = []
         for group in rows:
-            times = group.column(data, WORD_TIME)
+            times = group.column(data, records.WORD_TIME)
             if group.length < RECORD.size + 8:  # damaged: a row without a value
                 others += times
-            elif group.schema == SCHEMA_PAIRS:  # each may have different names
+            elif group.schema == records.SCHEMA_PAIRS:  # each may have different names
                 for at, time in zip(group.offsets(), times, strict=True):
                     seconds = self._pair_seconds(data, at + RECORD.size)
                     others.append(time) if seconds is None else steps.append((time, seconds))
             elif self._ends_steps(group.schema):
-                steps += zip(times, (ns / 1e9 for ns in group.column(data, HEAD_WORDS)), strict=True)
+                steps += zip(times, (ns / 1e9 for ns in group.column(data, records.HEAD_WORDS)), strict=True)
             else:
                 others += times
         self._times.rows.extend(sorted(others))
@@ -97,9 +86,9 @@ class StepTracker:
 
     def _pair_seconds(self, data: bytes, offset: int) -> float | None:
         """Return the duration of the step that a row of pairs at `offset` ends; None if it ends none."""
-        if offset + PAIR.size > len(data):
+        if offset + records.PAIR.size > len(data):
             return None
-        number, value = PAIR.unpack_from(data, offset)
+        number, value = records.PAIR.unpack_from(data, offset)
         names = self._table.names
         seconds: float = value if 0 <= value < LONGEST else 0.0
         return seconds if number < len(names) and names[number] == STEP else None
@@ -118,9 +107,9 @@ class StepTracker:
         """Return the last rows, oldest first, each with its `step` (None for none); NaN and infinity are None."""
         rows = []
         for data in self._last:
-            _, _, schema, _, _, step = first_head(data)
+            _, _, schema, _, _, step = records.first_head(data)
             declared = self._table.schemas.get(schema)
-            values = row_values(data, 0, declared) if declared is not None else {}  # else pairs
+            values = records.row_values(data, 0, declared) if declared is not None else {}  # else pairs
             if values:
                 shown = {name: value if math.isfinite(value) else None for name, value in values.items()}
                 rows.append({"step": None if step == NO_STEP else step, **shown})
@@ -133,5 +122,5 @@ def _last_with_step(data: bytes, group: RecordGroup) -> tuple[int, int] | None:
     step = RECORD.unpack_from(data, at)[4]
     if step != NO_STEP:  # as almost always
         return at, step
-    found = zip(group.offsets(), group.column(data, WORD_STEP), strict=True)
+    found = zip(group.offsets(), group.column(data, records.WORD_STEP), strict=True)
     return max(((at, step) for at, step in found if step != NO_STEP), default=None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -206,31 +206,6 @@ class DeliveryJournal:
         os.close(self._descriptor)
 
 
-@dataclass
-class Delivery:
-    """The progress of one channel, as recorded in the files."""
-
-    channel: str
-    name: str = ""
-    done: set[int] = field(default_factory=set)
-    dead: set[int] = field(default_factory=set)
-    skipped: set[int] = field(default_factory=set)
-    state: str = ""
-    why: str = ""
-    time: float = 0.0
-
-    def take(self, note: Note) -> None:
-        """Apply a note of the journal."""
-        if note.state == SKIPPED:
-            self.skipped.update(note.numbers)
-            return
-        self.name, self.state, self.time, self.why = note.name or self.name, note.state, note.time, note.why
-        if note.state == DONE:
-            self.done.update(note.numbers)
-        elif note.state == DEAD:
-            self.dead.update(note.numbers)
-
-
 def deliveries(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the state of deliveries, one row per node and channel.
 
@@ -242,21 +217,27 @@ def deliveries(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     for queue in sorted(folder.glob(f"[!.]*{QUEUE}")):
         node = queue.name.removesuffix(QUEUE)
         waiting = {entry.number for entry in entries(LineReader(queue).rows())}
-        channels: dict[str, Delivery] = {}
+        channels: dict[str, list[Note]] = {}
         for note in notes(LineReader(sent_path(Path(run), node)).rows()):
-            channels.setdefault(note.channel, Delivery(note.channel)).take(note)
-        for delivery in channels.values():
-            state = {DONE: "sent", DEAD: "dead"}.get(delivery.state, "failing" if delivery.why else "waiting")
-            found.append(
-                {
-                    "channel": delivery.name or delivery.channel,
-                    "node": node,
-                    "state": state,
-                    "sent": len(delivery.done),
-                    "waiting": len(waiting - delivery.done - delivery.dead - delivery.skipped),
-                    "dead": len(delivery.dead),
-                    "time": delivery.time,
-                    "why": delivery.why,
-                }
-            )
+            channels.setdefault(note.channel, []).append(note)
+        found += [_progress(node, mine, waiting) for mine in channels.values()]
     return found
+
+
+def _progress(node: str, mine: list[Note], queued: set[int]) -> dict[str, Any]:
+    """Return the state of one channel by its notes, and the numbers of all entries of the queue."""
+    done, dead, skipped = (
+        {number for note in mine if note.state == state for number in note.numbers} for state in (DONE, DEAD, SKIPPED)
+    )
+    tries = [note for note in mine if note.state != SKIPPED] or [mine[0]._replace(state="", time=0.0, why="", name="")]
+    last, names = tries[-1], [note.name for note in tries if note.name]
+    return {
+        "channel": names[-1] if names else last.channel,
+        "node": node,
+        "state": {DONE: "sent", DEAD: "dead"}.get(last.state, "failing" if last.why else "waiting"),
+        "sent": len(done),
+        "waiting": len(queued - done - dead - skipped),
+        "dead": len(dead),
+        "time": last.time,
+        "why": last.why,
+    }

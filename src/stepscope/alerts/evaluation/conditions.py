@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from operator import add, eq, ge, gt, le, lt, mul, ne, sub
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.alerts.evaluation.series_window import SeriesWindow
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
     Places = NDArray[np.intp]
-    Binary = Callable[[Numbers, Numbers], Any]
+    Binary = Callable[[Floats, Floats], Any]
 
 FULL = 0.95
 """A window of time or steps counts as full when the series covers this share of it."""
@@ -45,9 +45,9 @@ class Stack:
     """Several series of one metric whose points have the same times, as a matrix of rows by points."""
 
     windows: Sequence[SeriesWindow]
-    value: Numbers
-    step: Numbers
-    time: Numbers
+    value: Floats
+    step: Floats
+    time: Floats
 
     @classmethod
     def of(cls, windows: Sequence[SeriesWindow], most: int | None = None) -> Stack:
@@ -69,37 +69,36 @@ class EvaluationFrame:
     """Number of new points."""
     frozen: list[dict[CallNode, float]] = field(default_factory=list)
     """For each row, the baselines that stay fixed while its alert fires."""
-    baselines: dict[CallNode, Numbers] = field(default_factory=dict)
+    baselines: dict[CallNode, Floats] = field(default_factory=dict)
     """The computed baselines by row and point, which may be frozen next."""
     lazy: bool = False
     """Skip parts that cannot change the result, even if they contain a baseline."""
 
     @property
+    def driving(self) -> Stack:
+        """The series of the driving metric, which always exist."""
+        return cast("Stack", self.stacks[self.driver])
+
+    @property
     def rows(self) -> int:
         """Return the number of series that are evaluated together."""
-        stack = self.stacks[self.driver]
-        return 0 if stack is None else len(stack.windows)
-
-    def moments(self) -> Numbers:
-        """Return the times of the new points."""
-        stack = self.stacks[self.driver]
-        return np.empty(0) if stack is None else stack.time[len(stack.time) - self.fresh :]
+        return len(self.driving.windows)
 
     def ends(self, stack: Stack) -> Places:
         """Return, for each new point, how many points of a series had arrived by then."""
-        driver = self.stacks[self.driver]
-        if driver is stack or (driver is not None and driver.windows[0].axis == stack.windows[0].axis):
+        if self.driving.windows[0].axis == stack.windows[0].axis:
             return np.arange(len(stack.time) - self.fresh + 1, len(stack.time) + 1)
-        return np.searchsorted(stack.time, self.moments(), side="right")
+        times = self.driving.time
+        return np.searchsorted(stack.time, times[len(times) - self.fresh :], side="right")
 
 
-def evaluate(node: Node, frame: EvaluationFrame) -> Numbers:
+def evaluate(node: Node, frame: EvaluationFrame) -> Floats:
     """Return the value of a condition, or of a part of it, at each new point: an array of rows by points."""
     with np.errstate(all="ignore"):
         return _value(node, frame)
 
 
-def _value(node: Node, frame: EvaluationFrame) -> Numbers:
+def _value(node: Node, frame: EvaluationFrame) -> Floats:
     if isinstance(node, expression.NumberNode):
         return np.full((1, 1), node.value)
     if isinstance(node, MetricNode):
@@ -113,11 +112,11 @@ def _value(node: Node, frame: EvaluationFrame) -> Numbers:
     return _operation(node.sign, [left, *(_value(other, frame) for other in others)])
 
 
-def _unknown(frame: EvaluationFrame) -> Numbers:
+def _unknown(frame: EvaluationFrame) -> Floats:
     return np.full((frame.rows, frame.fresh), np.nan)
 
 
-def _last(stack: Stack | None, frame: EvaluationFrame) -> Numbers:
+def _last(stack: Stack | None, frame: EvaluationFrame) -> Floats:
     if stack is None:
         return _unknown(frame)
     high = frame.ends(stack)
@@ -125,7 +124,7 @@ def _last(stack: Stack | None, frame: EvaluationFrame) -> Numbers:
     return np.where(high > 0, found, np.nan)
 
 
-def _operation(sign: str, given: list[Numbers]) -> Numbers:
+def _operation(sign: str, given: list[Floats]) -> Floats:
     left = given[0]
     if sign == "not":
         return 1.0 - left
@@ -140,7 +139,7 @@ def _operation(sign: str, given: list[Numbers]) -> Numbers:
     return np.where(np.isnan(left) | np.isnan(right), np.nan, truth)
 
 
-def _divide(left: Numbers, right: Numbers) -> Numbers:
+def _divide(left: Floats, right: Floats) -> Floats:
     return np.where(right == 0, np.nan, left / right)
 
 
@@ -148,7 +147,7 @@ _ARITHMETIC: dict[str, Binary] = {"+": add, "-": sub, "*": mul, "/": _divide}
 _COMPARISONS: dict[str, Binary] = {">": gt, "<": lt, ">=": ge, "<=": le, "==": eq, "!=": ne}
 
 
-def _call(node: CallNode, frame: EvaluationFrame) -> Numbers:
+def _call(node: CallNode, frame: EvaluationFrame) -> Floats:
     if node.name == "finite":
         return _finite(node.of, frame)
     if node.name in {"abs", "last"}:
@@ -171,7 +170,7 @@ def _call(node: CallNode, frame: EvaluationFrame) -> Numbers:
     return found if node.name == "count" else np.where(full, found, np.nan)
 
 
-def _finite(node: Node, frame: EvaluationFrame) -> Numbers:
+def _finite(node: Node, frame: EvaluationFrame) -> Floats:
     """Return whether a value is finite; unknown only if there is no value."""
     found = np.isfinite(_value(node, frame)).astype(np.float64)
     for name in expression.metrics_of(node):
@@ -186,9 +185,7 @@ def _series(node: Node, frame: EvaluationFrame) -> Stack | None:
     """Return the series of a metric, or of arithmetic on metrics at the points of the driving one."""
     if isinstance(node, MetricNode):
         return frame.stacks.get(node.name)
-    driver = frame.stacks[frame.driver]
-    if driver is None:
-        return None
+    driver = frame.driving
     all_points = EvaluationFrame(frame.stacks, frame.driver, len(driver.time))
     value = np.broadcast_to(_value(node, all_points), (len(driver.windows), len(driver.time)))
     return Stack(driver.windows, value, driver.step, driver.time)
@@ -209,7 +206,7 @@ def _bounds(stack: Stack, high: Places, window: RuleWindow) -> tuple[Places, Any
     return np.minimum(low, np.maximum(high - 1, 0)), (last - began >= FULL * window.size - 1e-9) & (high > 0)
 
 
-def _sums(stack: Stack, low: Places, high: Places, *, squares: bool = False) -> tuple[Numbers, ...]:
+def _sums(stack: Stack, low: Places, high: Places, *, squares: bool = False) -> tuple[Floats, ...]:
     """Return count and sum (and sum of squares) of the finite values in each window, and the value subtracted first.
 
     Subtracting a value near the others keeps the sums exact.
@@ -230,7 +227,7 @@ def _sums(stack: Stack, low: Places, high: Places, *, squares: bool = False) -> 
     return (count, total, _between(rest * rest, low, high), around) if squares else (count, total, around)
 
 
-def _between(values: Any, low: Places, high: Places) -> Numbers:
+def _between(values: Any, low: Places, high: Places) -> Floats:
     """Return the sum of each window; its bounds never decrease, so each differs from the first by running sums."""
     if not len(low):
         return np.zeros((len(values), 0))
@@ -238,24 +235,24 @@ def _between(values: Any, low: Places, high: Places) -> Numbers:
     return np.asarray(first[:, None] + _running(values, high) - _running(values, low))
 
 
-def _running(values: Any, ends: Places) -> Numbers:
+def _running(values: Any, ends: Places) -> Floats:
     """Return the sums of the values from the first end to each end."""
     total = np.zeros((len(values), int(ends[-1] - ends[0]) + 1))
     np.cumsum(values[:, ends[0] : ends[-1]], axis=1, out=total[:, 1:], dtype=np.float64)
     return total[:, ends - ends[0]]
 
 
-def _mean(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
+def _mean(stack: Stack, low: Places, high: Places, _: CallNode) -> Floats:
     count, total, around = _sums(stack, low, high)
     return np.asarray(around + total / np.where(count >= _enough(high - low), count, np.nan))
 
 
-def _sum(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
+def _sum(stack: Stack, low: Places, high: Places, _: CallNode) -> Floats:
     count, total, around = _sums(stack, low, high)
     return np.asarray(around * count + total)
 
 
-def _std(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
+def _std(stack: Stack, low: Places, high: Places, _: CallNode) -> Floats:
     count, total, squares, *_rest = _sums(stack, low, high, squares=True)
     return _deviation(count, total, squares)
 
@@ -265,16 +262,16 @@ def _enough(size: Any) -> Any:
     return np.maximum(1.0, FINITE * size)
 
 
-def _deviation(count: Numbers, total: Numbers, squares: Numbers) -> Numbers:
+def _deviation(count: Floats, total: Floats, squares: Floats) -> Floats:
     count = np.where(count > 0, count, np.nan)
     return np.sqrt(np.maximum(squares / count - (total / count) ** 2, 0.0))
 
 
-def _count(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
+def _count(stack: Stack, low: Places, high: Places, _: CallNode) -> Floats:
     return np.broadcast_to(_sums(stack, low, high)[0], (len(stack.windows), len(low)))
 
 
-def _highest_of(value: Numbers, low: Places, high: Places) -> Numbers:
+def _highest_of(value: Floats, low: Places, high: Places) -> Floats:
     """Return the highest finite value of each window, from a sparse table: maxima of 1, 2, 4, 8 … neighbours."""
     start = int(low.min(initial=0)) if len(low) else 0
     level = np.where(np.isfinite(value[:, start:]), value[:, start:], -np.inf)
@@ -292,11 +289,11 @@ def _highest_of(value: Numbers, low: Places, high: Places) -> Numbers:
     return np.where(np.isfinite(found), found, np.nan)
 
 
-def _extremes(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
+def _extremes(stack: Stack, low: Places, high: Places, node: CallNode) -> Floats:
     return _highest_of(stack.value, low, high) if node.name == "max" else -_highest_of(-stack.value, low, high)
 
 
-def _median(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
+def _median(stack: Stack, low: Places, high: Places, node: CallNode) -> Floats:
     """Return the quantile of each window, interpolated as numpy does: the only function that sorts."""
     share = node.share / 100 if node.name == "percentile" else 0.5
     found = np.full((len(stack.value), len(low)), np.nan)
@@ -320,7 +317,7 @@ def _median(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
     return found
 
 
-def _quantile(values: Numbers, share: float) -> Numbers:
+def _quantile(values: Floats, share: float) -> Floats:
     """Return a quantile of the finite values along the last axis; NaN without any."""
     size = values.shape[-1]
     place = share * (size - 1)
@@ -336,7 +333,7 @@ def _quantile(values: Numbers, share: float) -> Numbers:
     return np.asarray(found)
 
 
-def _slope(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
+def _slope(stack: Stack, low: Places, high: Places, node: CallNode) -> Floats:
     start = int(low.min(initial=len(stack.time)))
     axis = (stack.step if node.windows[0].unit != TIME and np.isfinite(stack.step).all() else stack.time)[start:]
     value, low, high = stack.value[:, start:], low - start, high - start
@@ -353,7 +350,7 @@ def _slope(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
     return np.where(below > 0, above / np.where(below > 0, below, 1.0), np.nan)
 
 
-def _rate(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
+def _rate(stack: Stack, low: Places, high: Places, _: CallNode) -> Floats:
     before = np.concatenate([stack.value[:, :1], stack.value[:, :-1]], axis=1)
     grown = np.where(stack.value >= before, stack.value - before, stack.value)
     grown[:, 0] = 0.0
@@ -377,7 +374,7 @@ _REDUCTIONS = {
 }
 
 
-def _zscore(stack: Stack, high: Places, size: int) -> Numbers:
+def _zscore(stack: Stack, high: Places, size: int) -> Floats:
     """Return how far each value is from the mean of the window before it, in standard deviations."""
     before = np.maximum(high - 1, 0)
     low = np.maximum(before - size, 0)
@@ -393,7 +390,7 @@ def baseline_stride(size: int) -> int:
     return max(1, size // BASELINE_PARTS)
 
 
-def _baseline(node: CallNode, stack: Stack, high: Places, frame: EvaluationFrame) -> Numbers:
+def _baseline(node: CallNode, stack: Stack, high: Places, frame: EvaluationFrame) -> Floats:
     size, gap = (int(window.size) for window in node.windows)
     gone = stack.windows[0].total - len(stack.time)
     end = np.maximum(high - gap, 0)
@@ -409,7 +406,7 @@ def _baseline(node: CallNode, stack: Stack, high: Places, frame: EvaluationFrame
     return found
 
 
-def _first(node: CallNode, stack: Stack, frame: EvaluationFrame) -> Numbers:
+def _first(node: CallNode, stack: Stack, frame: EvaluationFrame) -> Floats:
     size, skip = (int(window.size) for window in node.windows)
     found = np.full((len(stack.windows), 1), np.nan)
     for row, window in enumerate(stack.windows):
@@ -420,7 +417,7 @@ def _first(node: CallNode, stack: Stack, frame: EvaluationFrame) -> Numbers:
     return np.broadcast_to(found, (len(found), frame.fresh))
 
 
-def _extreme(name: str, stack: Stack, high: Places) -> Numbers:
+def _extreme(name: str, stack: Stack, high: Places) -> Floats:
     values = stack.value if name == "highest" else -stack.value
     before = [window.highest if name == "highest" else -window.lowest for window in stack.windows]
     running = np.maximum.accumulate(np.where(np.isfinite(values), values, -np.inf), axis=1)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from stepscope.alerts.evaluation.series_window import Need
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
+from stepscope.analysis.series.robust import median
 from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from numpy.typing import NDArray
-
     from stepscope.alerts.evaluation.series_window import SeriesWindow
 
-    Numbers = NDArray[np.float64]
 
 LOSS_POINTS = 2600
 """Points of a loss that are kept: the 2 000 points that `spikes` needs, and the windows before."""
@@ -30,13 +29,6 @@ ANOMALY_LOOK = FLAT_LOOK = 10.0
 """Minimum seconds between two searches for an anomaly, and for a plateau."""
 SLOW_LOOK, SLOWER = 30.0, 0.05
 """Minimum seconds between two runs of a slow analysis on a machine series, and the same as a share of its window."""
-
-
-def median(values: Numbers | list[float]) -> float:
-    """Return the median of numbers; numpy's function loads its masked arrays, which take 3 MiB."""
-    ordered = np.sort(values)
-    half = len(ordered) // 2
-    return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
 
 
 class Sign(NamedTuple):
@@ -57,7 +49,6 @@ class DetectorInput:
     others: Mapping[str, SeriesWindow | None]
     options: Mapping[str, float]
     memory: dict[str, Any]
-    rank: int | None = None
     ranks: Mapping[int, Mapping[str, SeriesWindow]] = field(default_factory=dict)
     """For a detector across ranks: the series of each."""
 
@@ -132,7 +123,7 @@ def _spike(scene: DetectorInput, spike: Any) -> Finding:
 
 
 def rise(scene: DetectorInput, severity: str = WARNING) -> list[Sign]:
-    """Detect a loss that has risen above its own noise and stays there."""
+    """Detect a loss that has risen above its own noise and stays there; a critical rise undoes the training."""
     from stepscope.analysis.series.rises import begun_at, lasting_rise
 
     window, share = scene.window, scene.options["rise"]
@@ -147,11 +138,6 @@ def rise(scene: DetectorInput, severity: str = WARNING) -> list[Sign]:
     evidence |= {"noises": found.noises, "since_step": step if np.isfinite(step) else None}
     finding = Finding("divergence", found.text(scene.name, step), severity, "", evidence)
     return [Sign(len(window) - 1, holds=True, finding=finding)]
-
-
-def divergence(scene: DetectorInput) -> list[Sign]:
-    """Detect a rise that undoes the training."""
-    return rise(scene, CRITICAL)
 
 
 def plateau(scene: DetectorInput) -> list[Sign]:
@@ -329,7 +315,7 @@ HELP = {
 DETECTORS: dict[str, Detector] = {
     "spike": Detector(spike, Need(LOSS_POINTS), metric=("loss",)),
     "rise": Detector(rise, Need(LOSS_POINTS), {"rise": 0.1}, ("loss",)),
-    "divergence": Detector(divergence, Need(LOSS_POINTS, head=True), {"rise": 0.5}, ("loss",)),
+    "divergence": Detector(partial(rise, severity=CRITICAL), Need(LOSS_POINTS, head=True), {"rise": 0.5}, ("loss",)),
     "plateau": Detector(plateau, Need(5000), {"points": 2000, "fall": 0.001}, ("loss",)),
     "leak": Detector(leak, TWO_HOURS, {"seconds": 600.0}, ("process/*/tree_memory_bytes",), MEMORY_LIMITS),
     "gpu_leak": Detector(
@@ -348,9 +334,3 @@ DETECTORS: dict[str, Detector] = {
     ),
 }
 """The detectors that a rule can name in `detect`, with their options and defaults."""
-
-
-def need_of(detector: Detector, options: Mapping[str, float]) -> Need:
-    """Return how much of a series a detector reads with these options."""
-    points = max(detector.need.points, int(1.2 * options.get("points", 0)), int(options.get("steps", 0)))
-    return detector.need._replace(points=points)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.alerts.evaluation.state import FIRING
 from stepscope.alerts.rules.rule import EACH
+from stepscope.core.access import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,11 +65,7 @@ def _make(path: Path, node: str) -> bool:
     """Create a file that names its node; False if it exists."""
     part = path.with_name(f".{path.name}-{node}")
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, node.encode())
-        finally:
-            os.close(descriptor)
+        write_private(part, node)
         os.link(part, path)  # as exclusive as O_EXCL, and never seen half written
     except FileExistsError:
         return False

@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.alerts.evaluation import alert_text
-from stepscope.alerts.evaluation.alert_table import AlertTable
-from stepscope.alerts.evaluation.state import Point, Silence, Transition
+from stepscope.alerts.evaluation.state import AlertTable, Point, Transition
 from stepscope.alerts.rules.rule import CRITICAL
 from stepscope.core.events import is_users
 from stepscope.core.feed import Drained
@@ -21,8 +20,7 @@ from stepscope.core.feed import Drained
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from stepscope.alerts.evaluation.delayed_samples import DelayedSamples
-    from stepscope.alerts.evaluation.records import PointReader
+    from stepscope.alerts.evaluation.new_points import DelayedSamples, PointReader
     from stepscope.alerts.evaluation.rule_evaluator import RuleEvaluator
     from stepscope.alerts.evaluation.state import Alert
     from stepscope.alerts.rules.rule import Rule
@@ -58,7 +56,8 @@ class Engine:
         """
         self.rules = tuple(rule for rule in rules if rule.enabled)
         self._offset, self._note = offset, note
-        self._alerts = AlertTable(self.rules)
+        self.alerts = AlertTable(self.rules)
+        """The alerts; acknowledge and silence them here, with times in seconds since 1970."""
         self._by_kind: dict[str, list[Rule]] = {}
         for rule in self.rules:
             for kind in {*rule.event, *rule.until}:
@@ -120,7 +119,7 @@ class Engine:
         other = {rule.name: rule.when for rule in rules(limits) if rule.when != usual[rule.name]}
         kept = [rule for rule in self.rules if rule.name not in off]
         self.rules = tuple(replace(rule, when=other.get(rule.name, rule.when)) for rule in kept)
-        self._alerts.rules = {rule.name: rule for rule in self.rules}
+        self.alerts.rules = {rule.name: rule for rule in self.rules}
         self._evaluator = self._reader = self._delayed = None  # windows start again, as the training does
 
     def evaluate(self, monotonic_ns: int, *, every: bool = False) -> list[Transition]:
@@ -133,17 +132,16 @@ class Engine:
         events, self._events = self._events, []
         for event in events:
             found += self._take(event._replace(time=event.time if event.time == event.time else now))
-        found += self._alerts.tick(now)
+        found += self.alerts.tick(now)
         found += self._pass(now)
         return found
 
     def _evaluate_points(self, now: float, *, every: bool) -> list[Transition]:
-        from stepscope.alerts.evaluation.delayed_samples import DelayedSamples
-        from stepscope.alerts.evaluation.records import PointReader
+        from stepscope.alerts.evaluation.new_points import DelayedSamples, PointReader
         from stepscope.alerts.evaluation.rule_evaluator import RuleEvaluator
 
         if self._evaluator is None or self._reader is None or self._delayed is None:
-            self._evaluator = RuleEvaluator(self.rules, self._alerts, self._note)
+            self._evaluator = RuleEvaluator(self.rules, self.alerts, self._note)
             store = self._evaluator.store
             self._reader = PointReader(self._offset, store.wants)
             self._delayed = DelayedSamples(store.wants, store.patience)
@@ -162,9 +160,9 @@ class Engine:
             if kind in rule.event and all(event.fields.get(key) in allowed for key, allowed in rule.where.items()):
                 found += self._happened(rule, event)
             elif kind in rule.until:
-                ends = [alert for alert in self._alerts.alerts.values() if _is_ended(alert, rule, event)]
+                ends = [alert for alert in self.alerts.alerts.values() if _is_ended(alert, rule, event)]
                 why = str(event.fields.get("why") or kind.replace("_", " "))
-                found += self._alerts.resolve(ends, event.time, why)
+                found += self.alerts.resolve(ends, event.time, why)
         return found
 
     def _happened(self, rule: Rule, event: _Event) -> list[Transition]:
@@ -173,69 +171,55 @@ class Engine:
         labels |= {name: str(event.fields[name]) for name in rule.same if name in event.fields}
         if event.rank is not None:
             labels["rank"] = str(event.rank)
-        alert = self._alerts.alert(rule, key, event.rank, labels)
+        alert = self.alerts.alert(rule, key, event.rank, labels)
         step = event.fields.get("step")
         point = Point(event.time, step if isinstance(step, int) and step >= 0 else None, holds=True)
-        change = self._alerts.see_point(alert, point, partial(alert_text.of_event, rule, event.fields, event.rank))
+        change = self.alerts.see_point(alert, point, partial(alert_text.of_event, rule, event.fields, event.rank))
         return [] if change is None else [change]
 
     def _pass(self, now: float) -> list[Transition]:
         """Resolve alerts on events that no other event ends, some time after they fired."""
         over = [
             alert
-            for alert in self._alerts.alerts.values()
+            for alert in self.alerts.alerts.values()
             if alert.is_active
             and alert.rule.event
             and not alert.rule.until
             and alert.fired is not None
             and now - alert.fired >= (alert.rule.keep.size or MOMENT)
         ]
-        return self._alerts.resolve(over, now, "it has not happened again", quiet=True)
+        return self.alerts.resolve(over, now, "it has not happened again", quiet=True)
 
-    def end(self, rank: int, monotonic_ns: int | None = None) -> list[Transition]:
+    def end(self, rank: int, monotonic_ns: int) -> list[Transition]:
         """Forget a rank that has ended; its active alerts are marked as active until the end."""
-        found = [] if monotonic_ns is None else self.evaluate(monotonic_ns, every=True)
+        found = self.evaluate(monotonic_ns, every=True)
         if self._evaluator is not None:
-            found += self._alerts.cut_off(self._evaluator.forget(rank), (monotonic_ns or 0) / 1e9 + self._offset)
+            found += self.alerts.cut_off(self._evaluator.forget(rank), monotonic_ns / 1e9 + self._offset)
         return found
 
     def close(self, monotonic_ns: int) -> list[Transition]:
         """Mark alerts that are active at the end of the run, and resolve those on events; ends of ranks stay."""
         found = self.evaluate(monotonic_ns, every=True)
         now = monotonic_ns / 1e9 + self._offset
-        alerts = list(self._alerts.alerts.values())
-        found += self._alerts.cut_off([alert for alert in alerts if not alert.rule.event], now)
+        alerts = list(self.alerts.alerts.values())
+        found += self.alerts.cut_off([alert for alert in alerts if not alert.rule.event], now)
         events = [alert for alert in alerts if alert.rule.event and "ended" not in alert.rule.event]
-        return found + self._alerts.resolve(events, now, "the run is over", quiet=True)
+        return found + self.alerts.resolve(events, now, "the run is over", quiet=True)
 
     def critical(self) -> str:
         """Return the text of the newest active critical alert on values; "" for none."""
         grave = [alert for alert in self.active() if not alert.rule.event and alert.latest.severity == CRITICAL]
         return grave[0].latest.text if grave else ""
 
-    def acknowledge(self, which: str, by: str = "", *, now: int) -> list[Transition]:
-        """Acknowledge an alert (by its id) or all alerts of a rule; `now` is monotonic, in ns."""
-        return self._alerts.acknowledge(which, by, now / 1e9 + self._offset)
-
-    def silence(
-        self, match: Mapping[str, str], until: float | None = None, by: str = "", *, now: int
-    ) -> list[Transition]:
-        """Silence alerts whose rule and labels match (`*` allowed) until then (seconds since 1970)."""
-        return self._alerts.silence(Silence(dict(match), until, by), now / 1e9 + self._offset)
-
-    def unsilence(self, match: Mapping[str, str], *, now: int) -> list[Transition]:
-        """Lift a silence."""
-        return self._alerts.unsilence(match, now / 1e9 + self._offset)
-
     def restore(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Continue where an earlier watcher of this run stopped, from the events that it wrote."""
         events = list(events)
-        self._alerts.restore(events)
+        self.alerts.restore(events)
         self._ended |= {event.get("rank") for event in events if event.get("kind") == "ended" and not is_users(event)}
 
     def active(self) -> list[Alert]:
         """Return the active alerts, the newest first."""
-        active = [alert for alert in self._alerts.alerts.values() if alert.is_active]
+        active = [alert for alert in self.alerts.alerts.values() if alert.is_active]
         return sorted(active, key=lambda alert: -(alert.fired or 0.0))
 
     def costs(self) -> dict[str, float]:

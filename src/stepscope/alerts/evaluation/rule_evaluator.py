@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -23,10 +23,9 @@ from stepscope.core.walls import wall
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from stepscope.alerts.evaluation.alert_table import AlertTable
-    from stepscope.alerts.evaluation.records import PointsByMetric
+    from stepscope.alerts.evaluation.new_points import PointsByMetric
     from stepscope.alerts.evaluation.series_window import SeriesWindow
-    from stepscope.alerts.evaluation.state import Transition
+    from stepscope.alerts.evaluation.state import AlertTable, Transition
     from stepscope.alerts.rules.rule import Rule
 
 STRIKES = 3
@@ -81,7 +80,9 @@ class RuleInstance:
 
 def patterns_of(rule: Rule) -> tuple[str, ...]:
     """Return the patterns of the series whose points a rule evaluates: its own, or its detector's."""
-    return rule.drivers() or (DETECTORS[rule.detect].metric if rule.detect else ())
+    if rule.detect:
+        return rule.metric or DETECTORS[rule.detect].metric
+    return rule.metric if rule.metrics[0] == VALUE else rule.metrics[:1]
 
 
 def labels_of(rule: Rule, name: str, rank: int | None) -> dict[str, str]:
@@ -246,8 +247,8 @@ class RuleEvaluator:
     def _frame(self, instances: list[RuleInstance]) -> EvaluationFrame:
         first = instances[0]
         stacks: dict[str, Stack | None] = {}
-        driver = first.found[first.driver]
-        fresh = 0 if driver is None else min(driver.fresh, len(driver))
+        driver = cast("SeriesWindow", first.found[first.driver])  # it has new points
+        fresh = min(driver.fresh, len(driver))
         for name, window in first.found.items():
             windows = [found for one in instances if (found := one.found[name]) is not None]
             most = None if window is None else self._most(first.rule, window, fresh)
@@ -275,10 +276,7 @@ class RuleEvaluator:
 
     def _points(self, frame: EvaluationFrame, truth: Any, clear: Any, instance: RuleInstance) -> list[Point]:
         """Return the evaluated points of one series, from the first that changes a state."""
-        stack = frame.stacks[frame.driver]
-        if stack is None:
-            return []
-        times, steps = stack.time[-frame.fresh :].tolist(), stack.step[-frame.fresh :].tolist()
+        times, steps = (axis[-frame.fresh :].tolist() for axis in (frame.driving.time, frame.driving.step))
         skip = int(np.argmax(truth == 1.0)) if instance.alert.state == INACTIVE else 0
         cleared = (truth == 0.0) if clear is None else (clear == 1.0)
         return [
@@ -302,7 +300,7 @@ class RuleEvaluator:
 
     def _say(self, instance: RuleInstance, frame: EvaluationFrame, row: int, at: int) -> AlertText:
         """Return the alert text for a point."""
-        rule, stack = instance.rule, frame.stacks[frame.driver]
+        rule, stack = instance.rule, frame.driving
         names = {name: fill_in(name, instance.binding) for name in instance.found}
         names[instance.driver] = instance.name
         values = {}
@@ -310,7 +308,7 @@ class RuleEvaluator:
             high = 0 if each is None else int(frame.ends(each)[at])
             if each is not None and high:
                 values[names[name]] = float(each.value[row, high - 1])
-        step = stack.step[len(stack.time) - frame.fresh + at] if stack is not None else np.nan
+        step = stack.step[len(stack.time) - frame.fresh + at]
         comparison = alert_text.deciding(rule.condition) if rule.condition is not None else None
         sides, unit = None, ""
         if comparison is not None:
@@ -329,7 +327,7 @@ class RuleEvaluator:
                 for rank, window in self.store.of_ranks(name, rule.over).items():
                     ranks.setdefault(rank, {})[name] = window
         options = {**detector.options, **rule.options}
-        scene = DetectorInput(instance.name, driver, others, options, instance.memory, instance.rank, ranks)
+        scene = DetectorInput(instance.name, driver, others, options, instance.memory, ranks)
         signs = detector.look(scene)
         facts = [instance.facts(driver.step[sign.at]) for sign in signs]
         points = [

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.alerts.evaluation.conditions import baseline_stride
-from stepscope.alerts.evaluation.delayed_samples import patience_of
-from stepscope.alerts.evaluation.detectors import DETECTORS, need_of
-from stepscope.alerts.evaluation.records import merged
+from stepscope.alerts.evaluation.detectors import DETECTORS
+from stepscope.alerts.evaluation.new_points import merged, patience_of
 from stepscope.alerts.evaluation.series_window import Need, SeriesWindow
 from stepscope.alerts.rules import expression
 from stepscope.alerts.rules.expression import POINTS, STEPS, CallNode, Node
@@ -24,12 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from numpy.typing import NDArray
-
-    from stepscope.alerts.evaluation.records import PointsByMetric
+    from stepscope.alerts.evaluation.new_points import PointsByMetric
     from stepscope.alerts.rules.rule import Rule
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 OWN = "own"
 """A pattern that matches the program's own metrics that a general rule can evaluate: see `is_own`."""
@@ -49,7 +46,7 @@ MACHINE = ("cpu/", "gpu/", "memory/", "disk/", "network/", "process/", "pressure
 SILENT = 60.0
 """Seconds after which a rank that no longer logs a metric is not waited for."""
 Name = tuple[int, str]
-Points = tuple["Numbers", "Numbers", "Numbers"]
+Points = tuple["Floats", "Floats", "Floats"]
 """Steps, times and values."""
 
 
@@ -87,7 +84,9 @@ def needs_of(rule: Rule) -> dict[str, Need]:
     """Return how much a rule reads of each of its metrics, by name or pattern."""
     if rule.detect:
         detector = DETECTORS[rule.detect]
-        need = need_of(detector, {**detector.options, **rule.options})
+        options = {**detector.options, **rule.options}
+        points = max(detector.need.points, int(1.2 * options.get("points", 0)), int(options.get("steps", 0)))
+        need = detector.need._replace(points=points)
         others = dict.fromkeys(detector.others, Need(need.points if detector.across else 1))
         return others | dict.fromkeys(rule.metric or detector.metric, need)
     found: dict[str, Need] = {}
@@ -163,7 +162,7 @@ class CombinedSeries:
             return step, member.time[start:], member.value[start:]
         return step[mine], member.time[start:][mine], member.value[start:][mine]
 
-    def _combine(self, common: Numbers, parts: list[Points]) -> None:
+    def _combine(self, common: Floats, parts: list[Points]) -> None:
         """Combine the points of all ranks at these steps."""
         if any(len(step) != len(common) or (step != common).any() for step, _, _ in parts):
             parts = [_at(common, part) for part in parts]
@@ -174,7 +173,7 @@ class CombinedSeries:
         self.window.extend(common, np.maximum.accumulate(times.max(axis=0)), value, hash(common.tobytes()))
 
 
-def _at(common: Numbers, part: Points) -> Points:
+def _at(common: Floats, part: Points) -> Points:
     """Return the points of one rank at these steps, which it all has."""
     step, time, value = part
     order = np.argsort(step, kind="stable")
@@ -182,7 +181,7 @@ def _at(common: Numbers, part: Points) -> Points:
     return common, time[places], value[places]
 
 
-_WAYS: dict[str, Callable[[Numbers], Any]] = {
+_WAYS: dict[str, Callable[[Floats], Any]] = {
     "max": lambda values: values.max(axis=0),
     "min": lambda values: values.min(axis=0),
     "mean": lambda values: values.mean(axis=0),

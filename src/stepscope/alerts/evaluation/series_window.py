@@ -9,10 +9,8 @@ import numpy as np
 from stepscope.alerts.rules.expression import MOST_POINTS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
-    Steps = NDArray[np.int64]
 
 HEAD, SMALLEST = 256, 64
 """First points of a series that are kept for `first()`, and points that a new window has room for."""
@@ -49,15 +47,15 @@ class SeriesWindow:
         self.axis = 0
         """Equal for series whose points came in the same rows and so have the same times and steps."""
         self.highest, self.lowest = -np.inf, np.inf
-        self._start = self._end = 0
+        self._end = 0
         self._data = np.empty((3, SMALLEST))
         self._head: list[float] = []
 
     def __len__(self) -> int:
         """Return how many points are stored."""
-        return self._end - self._start
+        return self._end
 
-    def extend(self, step: Numbers, time: Numbers, value: Numbers, axis: int) -> None:
+    def extend(self, step: Floats, time: Floats, value: Floats, axis: int) -> None:
         """Append new points, in order; `axis` identifies the rows that they came in."""
         count = len(value)
         if not count:
@@ -82,7 +80,7 @@ class SeriesWindow:
     def _make_room(self, count: int) -> None:
         """Drop points that nothing reads any more, and allocate more room if that is not enough."""
         kept = min(len(self), MOST_POINTS, self._needed() + self.fresh)
-        leaving = self._data[2, self._start : self._end - kept]
+        leaving = self._data[2, : self._end - kept]
         leaving = leaving[np.isfinite(leaving)]
         if len(leaving):
             self.highest = max(self.highest, float(leaving.max()))
@@ -95,7 +93,7 @@ class SeriesWindow:
             size //= 2
         data = np.empty((3, size))
         data[:, :kept] = old
-        self._data, self._start, self._end = data, 0, kept
+        self._data, self._end = data, kept
 
     def _needed(self) -> int:
         """Return how many of the points may still be read."""
@@ -107,21 +105,21 @@ class SeriesWindow:
         return found
 
     @property
-    def step(self) -> Numbers:
+    def step(self) -> Floats:
         """Steps; NaN where a point belongs to none."""
-        return self._data[0, self._start : self._end]
+        return self._data[0, : self._end]
 
     @property
-    def time(self) -> Numbers:
+    def time(self) -> Floats:
         """Seconds since 1970."""
-        return self._data[1, self._start : self._end]
+        return self._data[1, : self._end]
 
     @property
-    def value(self) -> Numbers:
+    def value(self) -> Floats:
         """Values."""
-        return self._data[2, self._start : self._end]
+        return self._data[2, : self._end]
 
     @property
-    def head(self) -> Numbers:
+    def head(self) -> Floats:
         """The first values of the run, as many as are kept."""
         return np.asarray(self._head, dtype=np.float64)

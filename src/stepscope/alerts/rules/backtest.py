@@ -6,19 +6,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stepscope.alerts.evaluation.alert_table import AlertTable
-from stepscope.alerts.evaluation.records import NewPoints
+from stepscope.alerts.evaluation.new_points import NewPoints, steps_of
 from stepscope.alerts.evaluation.rule_evaluator import RuleEvaluator
-from stepscope.alerts.evaluation.state import FIRING
+from stepscope.alerts.evaluation.state import FIRING, AlertTable
 from stepscope.core.ring import NO_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from numpy.typing import NDArray
-
     from stepscope.alerts.evaluation.state import Transition
     from stepscope.alerts.rules.rule import Rule
+    from stepscope.core.arrays import Floats, Integers
 
 BATCH, MOST = 64, 256
 """A run is evaluated in at least `BATCH` consecutive parts; each holds at most `MOST` points of a series."""
@@ -55,7 +53,7 @@ def replay(rules: Iterable[Rule], source: RecordedRun) -> list[Transition]:
 
 def _attempt(rules: list[Rule], recorded: list[tuple[str, Any]], attempt: int) -> list[Transition]:
     evaluator = RuleEvaluator(rules, AlertTable(rules), lambda _: None)
-    columns: dict[tuple[int, str], tuple[NDArray[np.float64], ...]] = {}
+    columns: dict[tuple[int, str], tuple[Floats, ...]] = {}
     for name, series in recorded:
         for rank in np.unique(series.rank[series.attempt == attempt]).tolist():
             if evaluator.store.wants(rank, name):
@@ -81,12 +79,9 @@ def _attempt(rules: list[Rule], recorded: list[tuple[str, Any]], attempt: int) -
     return found
 
 
-def _clocked(
-    step: NDArray[np.int64], time: NDArray[np.float64], value: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], ...]:
+def _clocked(step: Integers, time: Floats, value: Floats) -> tuple[Floats, ...]:
     """Return steps (NaN for none), times in order, and values; without times, steps count as seconds."""
-    steps = step.astype(np.float64)
-    steps[step == NO_STEP] = np.nan
+    steps = steps_of(step)
     when = np.asarray(time, dtype=np.float64)
     if not np.isfinite(when).all():
         when = np.where(np.isfinite(steps), steps, np.arange(len(steps)))

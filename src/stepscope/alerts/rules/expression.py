@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MOST_CHARACTERS = 4096
 MOST_DEPTH = 32
@@ -237,17 +237,18 @@ class _Parser:
         self._depth += 1
         if self._depth > MOST_DEPTH:
             raise ExpressionError(f"is nested deeper than {MOST_DEPTH} levels")
-        node = self._both()
-        while self._take("or"):
-            node = _logic("or", node, self._both())
+        node = self._chain(self._both, _logic, "or")
         self._depth -= 1
         return node
 
-    def _both(self) -> Node:
-        node = self._negated()
-        while self._take("and"):
-            node = _logic("and", node, self._negated())
+    def _chain(self, part: Callable[[], Node], join: Callable[[str, Node, Node], Node], *signs: str) -> Node:
+        node = part()
+        while sign := self._take(*signs):
+            node = join(sign, node, part())
         return node
+
+    def _both(self) -> Node:
+        return self._chain(self._negated, _logic, "and")
 
     def _negated(self) -> Node:
         negations = 0
@@ -264,16 +265,10 @@ class _Parser:
         return _arithmetic(sign, node, self._sum()) if sign else node
 
     def _sum(self) -> Node:
-        node = self._product()
-        while sign := self._take("+", "-"):
-            node = _arithmetic(sign, node, self._product())
-        return node
+        return self._chain(self._product, _arithmetic, "+", "-")
 
     def _product(self) -> Node:
-        node = self._signed()
-        while sign := self._take("*", "/"):
-            node = _arithmetic(sign, node, self._signed())
-        return node
+        return self._chain(self._signed, _arithmetic, "*", "/")
 
     def _signed(self) -> Node:
         minus = 0

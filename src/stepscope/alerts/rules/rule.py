@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -104,12 +104,6 @@ class Rule:
             named += [name for name in expression.metrics_of(self.clearing) if name not in named]
         return tuple(named)
 
-    def drivers(self) -> tuple[str, ...]:
-        """Return the patterns of the series whose points are evaluated."""
-        if self.condition is None:
-            return self.metric
-        return self.metric if self.metrics[0] == VALUE else self.metrics[:1]
-
     def facts(self) -> dict[str, Any]:
         """Return the rule as plain data, as in a file; `rule_of` reads it back."""
         found: dict[str, Any] = {
@@ -144,11 +138,7 @@ def _opposite(node: Node, share: float) -> Node:
     return OperationNode(inverse, (left, OperationNode(sign, (right, margin))))
 
 
-KEYS = {
-    *("name", "when", "detect", "event", "metric", "where", "until", "same", "over", "options", "for", "keep", "clear"),
-    *("hysteresis", "cooldown", "cooldown_seconds", "severity", "escalate", "message", "remedy", "labels", "actions"),
-    *("enabled", "help"),
-}
+KEYS = {key.name for key in fields(Rule)} - {"lasting"} | {"for", "cooldown_seconds"}
 
 
 class _RuleReader:

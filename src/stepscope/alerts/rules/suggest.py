@@ -13,11 +13,9 @@ from stepscope.core.numbers import format_value
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import NDArray
-
     from stepscope.alerts.rules.backtest import RecordedRun
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 FEWEST = 50
 """Points below which nothing is proposed."""
@@ -41,7 +39,7 @@ def suggest(sources: Iterable[tuple[str, RecordedRun]]) -> list[dict[str, Any]]:
     return found
 
 
-def _row(rule: str, key: str, levels: Numbers, runs: int, *, is_floor: bool) -> dict[str, Any]:
+def _row(rule: str, key: str, levels: Floats, runs: int, *, is_floor: bool) -> dict[str, Any]:
     edge = float(np.quantile(levels, 1 - SHARE if is_floor else SHARE))
     value = edge * (1 - MARGIN if is_floor else 1 + MARGIN)
     if key in RATIOS:
@@ -60,47 +58,39 @@ def _row(rule: str, key: str, levels: Numbers, runs: int, *, is_floor: bool) -> 
     }
 
 
-def _plain(pattern: str) -> Callable[[RecordedRun, frozenset[str]], Numbers | None]:
+def _plain(pattern: str) -> Callable[[RecordedRun, frozenset[str]], Floats | None]:
     """Return a function that reads the values of all metrics that match a pattern."""
 
-    def read(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
+    def read(source: RecordedRun, names: frozenset[str]) -> Floats | None:
         mine = [_values(source, name) for name in names if bind(pattern, name) is not None]
         return np.concatenate(mine) if mine else None
 
     return read
 
 
-def _values(source: RecordedRun, name: str) -> Numbers:
+def _values(source: RecordedRun, name: str) -> Floats:
     return np.asarray(source.series(name).value, dtype=np.float64)
 
 
-def _rise(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
-    """Return how far the median of 20 points of the loss is above that of the 200 before, as a share."""
-    return _against(source, names, "loss", lambda now, before: now / before - 1)
-
-
-def _slowdown(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
-    """Return the loss of speed of 20 steps against the 200 before, as a share."""
-    return _against(source, names, "step_seconds", lambda now, before: 1 - before / now)
-
-
 def _against(
-    source: RecordedRun, names: frozenset[str], name: str, compare: Callable[[Numbers, Numbers], Numbers]
-) -> Numbers | None:
-    """Compare the medians of 20 points and of the 200 before them, at about 2 000 places."""
-    if name not in names:
-        return None
-    values = _values(source, name)
-    values = values[np.isfinite(values)]
-    if len(values) < 240:
-        return None
-    views = np.lib.stride_tricks.sliding_window_view(values, 220)[:: max(1, len(values) // 2000)]
-    now, before = np.median(views[:, 200:], axis=1), np.median(views[:, :200], axis=1)
-    good = (now > 0) & (before > 0)
-    return compare(now[good], before[good])
+    name: str, compare: Callable[[Floats, Floats], Floats]
+) -> Callable[[RecordedRun, frozenset[str]], Floats | None]:
+    """Return a function that compares the medians of 20 points and of the 200 before them, at about 2 000 places."""
+
+    def read(source: RecordedRun, names: frozenset[str]) -> Floats | None:
+        values = _values(source, name) if name in names else np.empty(0)
+        values = values[np.isfinite(values)]
+        if len(values) < 240:
+            return None
+        views = np.lib.stride_tricks.sliding_window_view(values, 220)[:: max(1, len(values) // 2000)]
+        now, before = np.median(views[:, 200:], axis=1), np.median(views[:, :200], axis=1)
+        good = (now > 0) & (before > 0)
+        return compare(now[good], before[good])
+
+    return read
 
 
-def _waiting(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
+def _waiting(source: RecordedRun, names: frozenset[str]) -> Floats | None:
     """Return the share of the step that is spent waiting for data, over 100 steps."""
     if not {"phase/data", "step_seconds"} <= names:
         return None
@@ -112,16 +102,16 @@ def _waiting(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
     return np.asarray(waited / np.where(total > 0, total, np.nan))
 
 
-def _gpu_share(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
+def _gpu_share(source: RecordedRun, names: frozenset[str]) -> Floats | None:
     used = [name for name in names if name.startswith("gpu/") and name.endswith("/memory_used_bytes")]
     pairs = [(name, name.replace("memory_used_bytes", "memory_total_bytes")) for name in used]
     found = [_values(source, name) / float(np.max(_values(source, total))) for name, total in pairs if total in names]
     return np.concatenate(found) if found else None
 
 
-READERS: dict[str, tuple[str, Callable[[Any, frozenset[str]], Numbers | None], bool]] = {
-    "loss_increase": ("loss_increase", _rise, False),
-    "training_speed": ("training_speed", _slowdown, False),
+READERS: dict[str, tuple[str, Callable[[Any, frozenset[str]], Floats | None], bool]] = {
+    "loss_increase": ("loss_increase", _against("loss", lambda now, before: now / before - 1), False),
+    "training_speed": ("training_speed", _against("step_seconds", lambda now, before: 1 - before / now), False),
     "grad_norm_exploded": ("gradient_exploding", _plain("grad_norm"), False),
     "data_wait": ("data_starvation", _waiting, False),
     "gpu_memory": ("gpu_memory", _gpu_share, False),

@@ -15,8 +15,7 @@ from stepscope.integrations.lightning.callback import MonitorCallback, configure
 from stepscope.integrations.lightning.resource_alerts import BATCHES, ResourceAlerts, gpu_numbers
 from stepscope.integrations.lightning.resource_csv import ResourceTable
 from stepscope.samplers.process import ProcessSampler
-from stepscope.watcher.machine import LocalMachine, local_samplers
-from stepscope.watcher.machine_thread import MachineThread
+from stepscope.watcher.machine import LocalMachine, MachineThread, local_samplers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

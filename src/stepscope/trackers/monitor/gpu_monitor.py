@@ -13,7 +13,7 @@ from stepscope.exporters.files.monitor_rows import GPU_FIELDS, gpu_indices, gpu_
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.metrics.statistics import Statistics
 from stepscope.trackers.monitor.machine_monitor import SHORTEST, MachineMonitor
-from stepscope.watcher.machine_thread import MachineThread, whole_machine
+from stepscope.watcher.machine import MachineThread, whole_machine
 
 if TYPE_CHECKING:
     import os

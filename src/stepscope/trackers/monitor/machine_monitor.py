@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from stepscope.watcher.machine_thread import MachineThread
+    from stepscope.watcher.machine import MachineThread
 
 SHORTEST = 0.1
 """Seconds between two samples, at least."""

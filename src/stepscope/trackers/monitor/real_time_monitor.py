@@ -14,7 +14,7 @@ from stepscope.exporters.files.jsonl_log import JsonLines
 from stepscope.exporters.files.monitor_rows import gpu_indices
 from stepscope.trackers.monitor.machine_monitor import MachineMonitor
 from stepscope.trackers.monitor.resources import Resources, allocator_memory
-from stepscope.watcher.machine_thread import MachineThread, local_machine
+from stepscope.watcher.machine import MachineThread, local_machine
 
 if TYPE_CHECKING:
     import os

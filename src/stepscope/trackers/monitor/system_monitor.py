@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.vocabulary import MIB
 from stepscope.exporters.files.monitor_rows import PERCENT, SYSTEM_FIELDS, percent
 from stepscope.trackers.monitor.machine_monitor import SHORTEST, MachineMonitor
-from stepscope.watcher.machine_thread import MachineThread, local_machine
+from stepscope.watcher.machine import MachineThread, local_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
