@@ -70,7 +70,7 @@ PROCESSES = {
     "session.watching": "watcher.process",
     "watcher.notifying": "alerts.delivery.notifier",
     "watcher.sealing": "store.seal",
-    "samplers.nvidia_link": "samplers.nvidia_helper",
+    "samplers.nvidia_dialog": "samplers.nvidia_helper",
     "tui.request": "tui.reading",
     "cli.commands.demo": "cli.demo.training",
 }

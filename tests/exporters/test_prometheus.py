@@ -261,7 +261,7 @@ def test_boards_are_independent():
 def test_watcher_does_not_load_the_client_library():
     """Board and endpoint load neither prometheus_client nor http.server, which would double a watcher's memory."""
     code = (
-        "import sys; from stepscope.exporters.prometheus import board, feed, rows, server; "
+        "import sys; from stepscope.exporters.prometheus import board, feed, server; "
         "heavy = ('prometheus_client', 'http.server', 'http.client', 'numpy', 'email', 'hashlib'); "
         "print([name for name in heavy if name in sys.modules])"
     )

@@ -6,7 +6,7 @@ import pytest
 
 from stepscope.core.columns import RowSchema, SchemaTable
 from stepscope.core.records import NO_STEP, RECORD, SCHEMA_PAIRS
-from stepscope.exporters.prometheus.rows import RankReader
+from stepscope.exporters.prometheus.feed import RankReader
 
 
 def record(schema, step, layout, *values):

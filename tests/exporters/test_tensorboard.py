@@ -15,7 +15,7 @@ from stepscope.exporters import TensorBoardMonitor
 from stepscope.exporters.files.selection import choose
 from stepscope.exporters.tensorboard import export as tensorboard
 from stepscope.exporters.tensorboard import records
-from stepscope.exporters.tensorboard.bulk import scalars
+from stepscope.exporters.tensorboard.export import scalars
 from stepscope.exporters.tensorboard.feed import TensorBoardFeed, open_feed
 from stepscope.exporters.tensorboard.monitor import SummaryWriter
 from stepscope.importers.binary import tfevents

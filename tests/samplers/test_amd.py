@@ -4,8 +4,7 @@ import shutil
 
 import pytest
 
-from stepscope.samplers.amd import METRICS, AmdSampler
-from stepscope.samplers.other_gpus import OtherGpuSampler
+from stepscope.samplers.other_gpus import METRICS, AmdSampler, OtherGpuSampler
 from tests.samplers.machines import GIB, amd, write
 
 

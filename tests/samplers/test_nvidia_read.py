@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from stepscope.samplers.nvidia_link import Link
+from stepscope.samplers.nvidia_dialog import Link
 from stepscope.samplers.nvidia_read import throttle_flags
 from tests.nvml.fixture import fake_driver  # noqa: F401 - the fixture `driver`
 

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.samplers import process_files
-from stepscope.samplers.descendants import is_worker
 from stepscope.samplers.kernel import KernelFile
-from stepscope.samplers.process import OpenFiles, ProcessSampler
+from stepscope.samplers.process import OpenFiles, ProcessSampler, is_worker
 from stepscope.samplers.process_files import PAGE, TICKS, parse_children, parse_io, parse_status
 from tests.integration.processes import until
 from tests.samplers.machines import SECOND, answer_or_error, process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,12 +14,7 @@ __all__ = ["PrometheusMonitor", "TensorBoardMonitor"]
 
 def __getattr__(name: str) -> Any:
     """Load a public class, and the library behind it, when it is first used."""
-    if name == "PrometheusMonitor":
-        from stepscope.exporters.prometheus.monitor import PrometheusMonitor
-
-        return PrometheusMonitor
-    if name == "TensorBoardMonitor":
-        from stepscope.exporters.tensorboard.monitor import TensorBoardMonitor
-
-        return TensorBoardMonitor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    folder = name.removesuffix("Monitor").lower()
+    return getattr(importlib.import_module(f"{__name__}.{folder}.monitor"), name)

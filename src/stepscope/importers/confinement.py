@@ -137,7 +137,6 @@ def _confine(limits: ChildLimits) -> None:
 
 
 def _address_space() -> int:
-    """Return the address space of this process; 0 if unknown."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -146,7 +145,6 @@ def _address_space() -> int:
 
 
 def _refuse(result: BinaryIO, parts: list[str], kind: str = "") -> None:
-    """Return an error as the result."""
     with contextlib.suppress(OSError):
         result.seek(0)
         result.truncate()
@@ -165,7 +163,6 @@ def _refusal(what: str, data: bytes) -> StepscopeError:
 
 
 def _ending(status: int, limits: ChildLimits) -> str:
-    """Return why a child ended without a result."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number == signal.SIGXCPU:
         return f"reading it takes more than {limits.cpu_seconds} s of processor time"
@@ -175,7 +172,6 @@ def _ending(status: int, limits: ChildLimits) -> str:
 
 
 def _size(path: str) -> int:
-    """Return the bytes of a file, or of the files in a folder."""
     if not os.path.isdir(path):
         with contextlib.suppress(OSError):
             return os.stat(path).st_size

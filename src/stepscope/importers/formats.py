@@ -28,8 +28,8 @@ from stepscope.importers.source import head, unreadable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.importers.import_format import ImportFormat
     from stepscope.importers.imported import Imported
+    from stepscope.importers.run_builder import ImportFormat
 
 MOST_FILES = 10_000
 """Maximum files read in a folder."""

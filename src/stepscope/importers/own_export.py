@@ -11,15 +11,13 @@ import math
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.import_format import ImportFormat
-from stepscope.importers.source import MOST_LINE_BYTES, document, json_value, lines, opened, unreadable
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
+from stepscope.importers.source import MOST_LINE_BYTES, FileHead, document, json_value, lines, opened, unreadable
 from stepscope.importers.words import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stepscope.importers.run_builder import RunBuilder
-    from stepscope.importers.source import FileHead
 
 KEYS = ("name", "rank", "attempt", "seq", "step", "time", "value")
 PARQUET, ARROW = b"PAR1", b"ARROW1"

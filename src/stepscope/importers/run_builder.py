@@ -1,11 +1,12 @@
-"""Build a run from a foreign file: points by name within limits, facts, and notes on what was left out."""
+"""Build a run from a file in a foreign format: points by name within limits, facts, and notes on what was left out."""
 
 from __future__ import annotations
 
 import math
 from array import array
 from collections import Counter, defaultdict
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,11 @@ from stepscope.core import names
 from stepscope.core.redact import jsonable, redact
 from stepscope.core.ring import NO_STEP
 from stepscope.importers.imported import Imported, ImportedSeries
+from stepscope.importers.source import FileHead, unreadable
 from stepscope.importers.words import canonical_names, clean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 MOST_POINTS = 20_000_000
 """Maximum points of one file; the rest is left out and counted. Each takes 32 bytes, 40 with a sequence number."""
@@ -109,6 +114,32 @@ class RunBuilder:
         facts = redact(jsonable(self.facts)) | ({"names": renamed} if renamed else {})
         notes = [text if count == 1 else f"{text} ({count} times)" for text, count in self._notes.items()]
         return Imported(path, form, series, facts, (*notes, *(_listed(*each) for each in self._left_out.items())))
+
+
+@dataclass(frozen=True)
+class ImportFormat:
+    """One per module; `formats.FORMATS` lists them."""
+
+    name: str
+    help: str
+    recognises: Callable[[FileHead], bool]
+    """Judges the start of a file."""
+    fill: Callable[[str, RunBuilder], None]
+    """Reads the file at a path into a builder."""
+    empty: tuple[str, str] | None = None
+    """Cause and remedy of the error for a file without a point; None: it is an empty run."""
+    unite: Callable[[Sequence[Imported]], list[Imported]] = list
+    """Merges the files of a folder that belong to one run: event files, checkpoints."""
+    is_ours: bool = False
+    """Whether Stepscope wrote it: names then stay as they are."""
+
+    def read(self, path: str) -> Imported:
+        """Return the run in a file."""
+        run = RunBuilder()
+        self.fill(path, run)
+        if not run.columns and self.empty is not None:
+            raise unreadable(path, *self.empty)
+        return run.imported(path, self.name, is_ours=self.is_ours)
 
 
 def _listed(what: str, found: Counter[str]) -> str:

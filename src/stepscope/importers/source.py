@@ -78,12 +78,16 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 def head(path: str) -> FileHead:
     """Return the start of a file; of a damaged gzip file as much as can be unpacked."""
+    return FileHead(path, _first(path, HEAD_BYTES))
+
+
+def _first(path: str, size: int) -> bytes:
     data = bytearray()
     for piece in chunks(path, lambda _: None):
         data += piece
-        if len(data) >= HEAD_BYTES:
+        if len(data) >= size:
             break
-    return FileHead(path, bytes(data[:HEAD_BYTES]))
+    return bytes(data[:size])
 
 
 def chunks(path: str, note: Note, size: int = 2**16) -> Iterator[bytes]:
@@ -128,12 +132,10 @@ def _decoded(found: list[bytes], note: Note) -> Iterator[str]:
 
 def document(path: str) -> Any:
     """Return the JSON document in a file."""
-    data = bytearray()
-    for piece in chunks(path, lambda _: None):
-        data += piece
-        if len(data) > MOST_DOCUMENT_BYTES:
-            cause = f"the JSON document is larger than {MOST_DOCUMENT_BYTES >> 20} MiB"
-            raise unreadable(path, cause, "split it, or give its source instead")
+    data = _first(path, MOST_DOCUMENT_BYTES + 1)
+    if len(data) > MOST_DOCUMENT_BYTES:
+        cause = f"the JSON document is larger than {MOST_DOCUMENT_BYTES >> 20} MiB"
+        raise unreadable(path, cause, "split it, or give its source instead")
     try:
         return json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:

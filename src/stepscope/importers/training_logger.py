@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stepscope.importers.import_format import ImportFormat
 from stepscope.importers.own_export import add_point
-from stepscope.importers.source import document
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
+from stepscope.importers.source import FileHead, document
 from stepscope.importers.words import moment
-
-if TYPE_CHECKING:
-    from stepscope.importers.run_builder import RunBuilder
-    from stepscope.importers.source import FileHead
 
 SUMMARIES = ("experiment_name", "metric_summaries", "score_distribution")
 
@@ -49,7 +45,6 @@ def fill(path: str, run: RunBuilder) -> None:
 
 
 def _of_type(value: Any, kind: type) -> Any:
-    """Return a value if it is of a type, else an empty one."""
     return value if isinstance(value, kind) else kind()
 
 

@@ -34,10 +34,6 @@ class Hierarchy(NamedTuple):
         """Return the folder of the group `name`; None if it is not a group of this process."""
         return os.path.join(self.top, name) if name in self.names else None
 
-    def files(self, file: str) -> dict[str, str]:
-        """Return the path of `file` in every group, by the group's name."""
-        return {name: os.path.join(self.top, name, file) for name in self.names}
-
 
 class MemoryUse(NamedTuple):
     """Memory in bytes of the group with the effective limit; of the process's own group if there is no limit."""
@@ -99,7 +95,7 @@ def find_hierarchy(controller: str, root: Path = Path("/")) -> Hierarchy | None:
     for version, name in ((1, controller), (2, "")):
         if name in memberships and name in mounts:
             groups = _groups(version, root, memberships[name], mounts[name])
-            enabled = (find_text(path).split() for path in groups.files("cgroup.controllers").values())
+            enabled = (find_text(f"{groups.folder(name)}/cgroup.controllers").split() for name in groups.names)
             # Version 2 counts CPU time without a controller.
             if version == 1 or controller == "cpuacct" or any(controller in words for words in enabled):
                 return groups
@@ -299,7 +295,6 @@ class CgroupSampler(Sampler):
         self._group = group or Cgroup(root)
         self._cpu: tuple[int, CpuUse] | None = None
         self._kills: int | None = None
-        self._events: list[dict[str, object]] = []
 
     def sample(self, now: int) -> dict[str, float]:
         """Return memory, CPU time and throttling of the limiting group; `now` is monotonic time in ns."""
@@ -340,7 +335,7 @@ class CgroupSampler(Sampler):
             event: dict[str, object] = {"kind": "cgroup_oom_kill", "count": kills - before, "total": kills}
             if memory is not None and memory.limit is not None:
                 event["limit_bytes"] = memory.limit
-            self._events.append(event)
+            self._events += (event,)
 
     def absent(self) -> dict[str, str]:
         """Return which controllers do not apply to this process."""
@@ -351,8 +346,3 @@ class CgroupSampler(Sampler):
         if self._group.cpu_groups is None:
             reasons["cgroup/cpu_*"] = "no cpu controller reaches this process; machine-wide values are shown"
         return reasons
-
-    def events(self) -> list[dict[str, object]]:
-        """Return kills since the last call: kind, count, total and, if there is a limit, limit_bytes."""
-        found, self._events = self._events, []
-        return found

@@ -84,11 +84,7 @@ def _whole(descriptor: int) -> bytes:
 
 def read_small(path: str) -> bytes:
     """Return the stripped content of a rarely read file; raise OSError if it does not exist."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        return _whole(descriptor).strip()
-    finally:
-        os.close(descriptor)
+    return KernelFile(path, keep=False).read().strip()
 
 
 def find_text(path: str) -> str:
@@ -101,10 +97,7 @@ def find_text(path: str) -> str:
 
 def find_number(path: str) -> int | None:
     """Return the only number in a small file; None if it cannot be read."""
-    try:
-        return number(read_small(path))
-    except (OSError, ValueError):
-        return None
+    return KernelFile(path, keep=False).find_number()
 
 
 def entries(folder: str) -> list[str]:
@@ -157,7 +150,6 @@ class Growth:
     """Growth per second of rows of counters, one row per instance; the first sample of a row yields nothing."""
 
     def __init__(self) -> None:
-        """Start without history."""
         self._before: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def of(self, instance: str, totals: tuple[int, ...], now: int) -> tuple[float, ...] | None:

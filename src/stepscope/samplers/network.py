@@ -70,7 +70,6 @@ class NetworkSampler(Sampler):
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/")) -> None:
-        """Read the machine whose /proc and /sys are below `root`."""
         self._root = root
         self._devices = KernelFile(f"{root}/proc/net/dev")
         self._growth, self._port_growth = Growth(), Growth()

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.samplers import nvidia_metrics as words
-from stepscope.samplers.nvidia_dialog import START_SECONDS, Dialog
-from stepscope.samplers.nvidia_link import Link
+from stepscope.samplers.nvidia_dialog import START_SECONDS, Dialog, Link
 from stepscope.samplers.nvidia_visible import Device, GpuPlace, order_matters, visible_devices
 from stepscope.samplers.sampler import Sampler
 
@@ -72,7 +71,6 @@ class NvidiaSampler(Sampler):
         self._present = driver_present(root, environ)
         self._cards = _CardStates()
         self._missing: dict[str, str] = {}
-        self._events: list[dict[str, object]] = []
         self.moment: int | None = None
         """Monotonic ns at which the values of the last sample were read."""
         self.devices: tuple[Device, ...] = ()
@@ -115,9 +113,8 @@ class NvidiaSampler(Sampler):
 
     def events(self) -> list[dict[str, object]]:
         """Return the events since the last call: lost GPUs, Xids, throttling, a hung driver."""
-        found = self._dialog.events + self._events
-        self._dialog.events, self._events = [], []
-        return found
+        found, self._dialog.events = self._dialog.events, []
+        return found + super().events()
 
     def close(self) -> None:
         """End the helper."""
@@ -143,11 +140,11 @@ class NvidiaSampler(Sampler):
         for card in answer["gpus"]:
             index = card["index"]
             if self._all or index in gpus or self._unknown(card):
-                self._events += self._cards.look(card, self._uuid(index), now)
+                self._events += tuple(self._cards.look(card, self._uuid(index), now))
                 values |= self._values(card, own)
         for index, number in answer["xids"]:
             if self._all or index in gpus:
-                self._events.append(xid_event(index, number, self._uuid(index)))
+                self._events += (xid_event(index, number, self._uuid(index)),)
         return values | node_values(values, self.mine)
 
     def _unknown(self, card: dict[str, Any]) -> bool:
@@ -181,15 +178,11 @@ class NvidiaSampler(Sampler):
     def _shares(self, prefix: str, processes: list[list[Any]] | None, own: set[int]) -> dict[str, float]:
         if processes is None:
             return {}
-        mine = other = 0
-        for pid, memory in processes:
-            if memory is None:
-                self._missing[f"{prefix}own_memory_bytes"] = words.HIDDEN
-                return {}
-            if pid in own:
-                mine += memory
-            else:
-                other += memory
+        if any(memory is None for _, memory in processes):
+            self._missing[f"{prefix}own_memory_bytes"] = words.HIDDEN
+            return {}
+        mine = sum(memory for pid, memory in processes if pid in own)
+        other = sum(memory for pid, memory in processes if pid not in own)
         if other and not mine and own and not any(os.path.exists(f"{self._proc}/{pid}") for pid, _ in processes):
             self._missing[f"{prefix}own_memory_bytes"] = words.NAMESPACE
             return {}

@@ -1,6 +1,6 @@
 """The process that calls the NVIDIA driver: one line of JSON in, one out. It ends when its input is closed.
 
-A call into a stuck driver cannot be interrupted, so only this process makes such calls. `nvidia_link` starts it.
+A call into a stuck driver cannot be interrupted, so only this process makes such calls. `nvidia_dialog` starts it.
 """
 
 from __future__ import annotations

@@ -53,12 +53,11 @@ def _utilization(nvml: Any, handle: Any) -> dict[str, float]:
 
 
 def _memory(nvml: Any, handle: Any) -> dict[str, float]:
-    found = nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)
-    return {"memory_used_bytes": float(found.used), "memory_total_bytes": float(found.total)}
+    return _memory_old(nvml, handle, nvml.nvmlMemory_v2)
 
 
-def _memory_old(nvml: Any, handle: Any) -> dict[str, float]:
-    found = nvml.nvmlDeviceGetMemoryInfo(handle)  # counts memory that the driver reserves as used
+def _memory_old(nvml: Any, handle: Any, *version: Any) -> dict[str, float]:
+    found = nvml.nvmlDeviceGetMemoryInfo(handle, *version)  # without one, memory that the driver reserves is in use
     return {"memory_used_bytes": float(found.used), "memory_total_bytes": float(found.total)}
 
 
@@ -71,12 +70,8 @@ def _clock(name: str, clock: str) -> Call:
     return lambda nvml, handle: {name: nvml.nvmlDeviceGetClockInfo(handle, getattr(nvml, clock)) * 1e6}
 
 
-def _throttle(nvml: Any, handle: Any) -> dict[str, float]:
-    return throttle_flags(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-
-
-def _throttle_old(nvml: Any, handle: Any) -> dict[str, float]:
-    return throttle_flags(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+def _throttle(kind: str) -> Call:
+    return lambda nvml, handle: throttle_flags(getattr(nvml, f"nvmlDeviceGetCurrentClocks{kind}Reasons")(handle))
 
 
 def _field(nvml: Any, value: Any) -> float:
@@ -132,7 +127,7 @@ FAST: dict[str, tuple[Call, ...]] = {
     "fan_ratio": (_single("fan_ratio", "nvmlDeviceGetFanSpeed", 100),),
     "sm_clock_hertz": (_clock("sm_clock_hertz", "NVML_CLOCK_SM"),),
     "memory_clock_hertz": (_clock("memory_clock_hertz", "NVML_CLOCK_MEM"),),
-    "throttle_power_cap": (_throttle, _throttle_old),
+    "throttle_power_cap": (_throttle("Event"), _throttle("Throttle")),
 }
 """Read every time: calls by the name of their first value, each with the fallback for older drivers."""
 SLOW: dict[str, tuple[Call, ...]] = {
@@ -157,8 +152,10 @@ class NvidiaCard:
     """One GPU or MIG instance: its handle, its description, and the calls it does not support."""
 
     def __init__(self, nvml: Any, handle: Any, facts: dict[str, Any]) -> None:
-        """Read through `nvml` from `handle`; `facts` describe the GPU."""
-        self.nvml, self.handle, self.facts = nvml, handle, facts
+        """Read through `nvml` from `handle`; `facts` describe the GPU beside its name and UUID."""
+        self.nvml, self.handle = nvml, handle
+        names = {"name": nvml.nvmlDeviceGetName, "uuid": nvml.nvmlDeviceGetUUID}
+        self.facts = {key: _text(nvml, call, handle) for key, call in names.items()} | facts
         self.instances: list[NvidiaCard] = []
         self.missing: dict[str, list[str]] = {}
         """Missing values with the reason: one of the constants and the driver's words."""
@@ -290,15 +287,9 @@ class Reader:
             self._cards[index] = card
 
     def _open(self, index: int) -> NvidiaCard:
-        nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        facts: dict[str, Any] = {
-            "name": _text(nvml, nvml.nvmlDeviceGetName, handle),
-            "uuid": _text(nvml, nvml.nvmlDeviceGetUUID, handle),
-            "pci": _text(nvml, lambda at: nvml.nvmlDeviceGetPciInfo(at).busId, handle),
-        }
-        card = NvidiaCard(nvml, handle, facts)
-        facts["memory_total_bytes"] = card.values(INSTANCE).get("memory_total_bytes")
+        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        card = NvidiaCard(self._nvml, handle, {})
+        card.facts["memory_total_bytes"] = card.values(INSTANCE).get("memory_total_bytes")
         self._events.register(handle)
         return card
 
@@ -316,9 +307,7 @@ class Reader:
                 ids = (nvml.nvmlDeviceGetGpuInstanceId(handle), nvml.nvmlDeviceGetComputeInstanceId(handle))
             except nvml.NVMLError:  # a slot without an instance
                 continue
-            facts = {"index": at, "name": _text(nvml, nvml.nvmlDeviceGetName, handle), "ids": ids}
-            facts["uuid"] = _text(nvml, nvml.nvmlDeviceGetUUID, handle)
-            yield NvidiaCard(nvml, handle, facts)
+            yield NvidiaCard(nvml, handle, {"index": at, "ids": ids})
 
 
 class _EventSet:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 _NUMBER = re.compile(r"[+-]?\d+")
 
@@ -31,7 +31,6 @@ class Device:
     uuid: str
     name: str = ""
     memory_total_bytes: float | None = None
-    pci: str = ""
     instances: tuple[Instance, ...] = ()
 
     @classmethod
@@ -40,7 +39,7 @@ class Device:
         instances = tuple(
             Instance(each["index"], each["uuid"], each["name"], tuple(each["ids"])) for each in facts.get("mig", ())
         )
-        return cls(facts["index"], facts["uuid"], facts["name"], facts["memory_total_bytes"], facts["pci"], instances)
+        return cls(facts["index"], facts["uuid"], facts["name"], facts["memory_total_bytes"], instances)
 
 
 GpuPlace = tuple[int, "int | None"]
@@ -77,32 +76,14 @@ def _place(word: str, devices: Sequence[Device]) -> GpuPlace | None:
     if number is not None:  # CUDA parses the digits and ignores the rest
         at = int(number.group())
         return (devices[at].index, None) if 0 <= at < len(devices) else None
-    if word.startswith("MIG-GPU-"):
-        return _only(_by_ids(word, devices))
-    if word.startswith("MIG-"):
-        return _only(
-            (device.index, instance.index)
-            for device in devices
-            for instance in device.instances
-            if instance.uuid.startswith(word)
-        )
-    if word.startswith("GPU-"):
-        return _only((device.index, None) for device in devices if device.uuid.startswith(word))
-    return None
-
-
-def _by_ids(word: str, devices: Sequence[Device]) -> list[GpuPlace]:
-    """Find `MIG-GPU-<uuid>/<GPU instance>/<compute instance>`, the form of older drivers."""
-    gpu, *ids = word.removeprefix("MIG-").split("/")
-    return [
-        (device.index, instance.index)
-        for device in devices
-        for instance in device.instances
-        if device.uuid.startswith(gpu) and [str(each) for each in instance.ids] == ids
-    ]
-
-
-def _only(places: Iterable[GpuPlace]) -> GpuPlace | None:
-    """Return the device that an abbreviation matches; it must be unique."""
-    found = list(places)
-    return found[0] if len(found) == 1 else None
+    instances = [(device, instance) for device in devices for instance in device.instances]
+    found: list[GpuPlace] = []
+    if word.startswith("MIG-GPU-"):  # MIG-GPU-<uuid>/<GPU instance>/<compute instance>, the form of older drivers
+        gpu, *ids = word.removeprefix("MIG-").split("/")
+        named = [(device, one) for device, one in instances if list(map(str, one.ids)) == ids]
+        found = [(device.index, one.index) for device, one in named if device.uuid.startswith(gpu)]
+    elif word.startswith("MIG-"):
+        found = [(device.index, one.index) for device, one in instances if one.uuid.startswith(word)]
+    elif word.startswith("GPU-"):
+        found = [(device.index, None) for device in devices if device.uuid.startswith(word)]
+    return found[0] if len(found) == 1 else None  # an abbreviation must be unique

@@ -96,7 +96,6 @@ def _sensors(chip: str, folder: str) -> list[Sensor]:
 
 
 def _zones(folder: str, chips: set[str]) -> list[Sensor]:
-    """Return thermal zones that no hwmon chip shows already."""
     found = []
     for entry in entries(folder):
         kind = find_text(f"{folder}/{entry}/type") if entry.startswith("thermal_zone") else ""
@@ -129,15 +128,11 @@ class EnergyCounter:
 def find_energy(root: Path = Path("/")) -> list[EnergyCounter]:
     """Return the RAPL zones that add up: packages, memory and the machine, each once."""
     folder = f"{root}/sys/class/powercap"
-    zones = []
-    for entry in entries(folder):  # intel-rapl also covers AMD; intel-rapl-mmio repeats the same counters
-        if not re.fullmatch(r"intel-rapl(:\d+)+", entry):
-            continue
-        name = find_text(f"{folder}/{entry}/name")
-        kind = {"package": "cpu", "dram": "dram", "psys": "machine"}.get(name.partition("-")[0])
-        if kind:
-            zones.append(EnergyCounter(f"{folder}/{entry}", kind))
-    return zones
+    kinds = {"package": "cpu", "dram": "dram", "psys": "machine"}
+    # intel-rapl also covers AMD; intel-rapl-mmio repeats the same counters
+    zones = [f"{folder}/{entry}" for entry in entries(folder) if re.fullmatch(r"intel-rapl(:\d+)+", entry)]
+    found = ((zone, kinds.get(find_text(f"{zone}/name").partition("-")[0])) for zone in zones)
+    return [EnergyCounter(zone, kind) for zone, kind in found if kind]
 
 
 class PowerSampler(Sampler):
@@ -147,7 +142,6 @@ class PowerSampler(Sampler):
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/")) -> None:
-        """Find the meters of the machine whose /sys is below `root`."""
         self._energy = find_energy(root)
         self._sensors = find_sensors(root)
         self._files = {sensor.name: KernelFile(sensor.path) for sensor in self._sensors}

@@ -47,7 +47,6 @@ class PressureSampler(Sampler):
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/")) -> None:
-        """Read the machine whose /proc is below `root`."""
         self._folder = root / "proc" / "pressure"
         self._files = {source: KernelFile(f"{self._folder}/{source}") for source in KINDS}
         self._growth = Growth()

@@ -15,6 +15,8 @@ class Sampler(ABC):
     name: str
     metrics: tuple[Metric, ...]
     """Every metric it can provide; a `*` in a name stands for one instance."""
+    _events: tuple[dict[str, object], ...] = ()
+    """What happened since the last call of `events`."""
 
     @abstractmethod
     def sample(self, now: int) -> dict[str, float]:
@@ -29,4 +31,5 @@ class Sampler(ABC):
 
     def events(self) -> list[dict[str, object]]:
         """Return the events since the last call, each with its `kind`; most sources have none."""
-        return []
+        found, self._events = self._events, ()
+        return list(found)

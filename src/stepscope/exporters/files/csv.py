@@ -80,7 +80,6 @@ def write_wide(past: Past, metrics: Sequence[ExportedMetric], stream: BinaryIO) 
 
 
 def _lines(points: Points, metrics: Sequence[ExportedMetric]) -> Iterator[str]:
-    """Yield the lines of one rank and attempt, in blocks."""
     if not len(points):
         return
     steps, row = np.unique(points.step, return_inverse=True)

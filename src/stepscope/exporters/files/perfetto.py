@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.analysis.trace.breakdown import busy_time
 from stepscope.analysis.trace.window import GPU, STEPS, TraceWindow, gaps, steps, window_of
-from stepscope.core.trace import FIRST_DEVICE, RUNTIME
+from stepscope.core.trace import FIRST_DEVICE, RUNTIME, Trace
 from stepscope.exporters.files.output import open_output
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.core.trace import Trace
 
 MOST_EVENTS = 200_000
 """Events that are written: as many as a viewer opens at once."""

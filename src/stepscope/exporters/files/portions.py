@@ -21,9 +21,9 @@ from stepscope.store.layout import RunFolder
 from stepscope.store.parquet import Selection
 from stepscope.store.points import Points, distinct, in_order, series_starts, with_sorted_names
 from stepscope.store.pyramid import LEVELS, Blocks, build
-from stepscope.store.reader import RELISTS
+from stepscope.store.reader import RELISTS, Past
 from stepscope.store.sealed import read_blocks
-from stepscope.store.snapshot import take_snapshot
+from stepscope.store.snapshot import Snapshot, take_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from stepscope.exporters.files.selection import ExportedMetric
     from stepscope.store.checksum import SealedUnit
-    from stepscope.store.reader import Past
-    from stepscope.store.snapshot import Snapshot
 
 PORTION = 200_000
 """Points read at once, approximately."""
@@ -232,7 +230,6 @@ def sizes_of(past: Past) -> dict[str, int]:
 
 
 def _together(past: Past, metrics: Sequence[ExportedMetric]) -> Iterator[tuple[ExportedMetric, Points]]:
-    """Read metrics together."""
     points = in_order(with_sorted_names(past.points([metric.recorded for metric in metrics])))
     for metric in metrics:
         code = points.names.index(metric.recorded) if metric.recorded in points.names else -1

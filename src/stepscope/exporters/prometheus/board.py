@@ -139,7 +139,6 @@ class Board:
         return exposition.page(self.families(), accept)
 
     def _training(self) -> list[MetricFamily]:
-        """Return steps and their durations, of every rank."""
         trainers = [source for source in self._sources.values() if source.is_timed]
         steps = [Sample(source.text, source.steps) for source in trainers]
         durations = [

@@ -96,7 +96,6 @@ class Endpoint:
             self._serve(max(0.0, end - self._clock()))
 
     def _serve(self, seconds: float) -> None:
-        """Wait for the first clients that are ready, and answer them."""
         for descriptor, _ in self._poller.poll(seconds * 1000):
             if descriptor == self._socket.fileno():
                 self._accept()

@@ -7,16 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.feed import Feed
+from stepscope.core.feed import Feed, Subject
 from stepscope.core.records import NO_STEP, rows
 from stepscope.exporters.tensorboard import records
-from stepscope.exporters.tensorboard.writer import EventWriter
+from stepscope.exporters.tensorboard.records import EventWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from stepscope.core.columns import SchemaTable
-    from stepscope.core.feed import Subject
 
 SECTION = "exporters.tensorboard."
 
@@ -25,7 +24,6 @@ class TensorBoardFeed(Feed):
     """Writes event files."""
 
     def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
-        """Write into a folder of the run's own."""
         self._folder, self._note = folder, note
         self._files: dict[str, EventWriter] = {}
         self._began = time.monotonic()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.errors import in_words
 from stepscope.core.walls import wall
 from stepscope.exporters.tensorboard import records
-from stepscope.exporters.tensorboard.writer import EventWriter
+from stepscope.exporters.tensorboard.records import EventWriter
 from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ class SummaryWriter:
         self._locked(partial(self._file.write, whole, [value], seconds))
 
     def _locked(self, write: Callable[[], None]) -> None:
-        """Write to the file; a full disk is reported."""
         try:
             with self._lock:
                 write()

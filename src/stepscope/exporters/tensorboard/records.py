@@ -1,20 +1,24 @@
 """TensorBoard's event files, encoded by hand: records with checksums that hold events as protocol buffers.
 
 TensorBoard keeps scalars as 32-bit floats. If a value needs more digits, the exact one follows in a field that
-TensorBoard ignores and `stepscope import` reads.
+TensorBoard ignores and `stepscope import` reads. Standard library only: the watcher writes such files, too.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 import struct
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from stepscope.core.tensorboard import EXACT_FIELD, masked_crc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
 VERSION = "brain.Event:2"
 """In the first event of a file."""
@@ -100,3 +104,80 @@ def place_of(rank: int) -> str:
 def event(time: float, step: int, values: Iterable[bytes]) -> bytes:
     """Return the record of one event: values of one step, at seconds since 1970."""
     return record(double(1, time) + key(2, VARINT) + varint(step) + block(5, b"".join(values)))
+
+
+FLUSH_SECONDS = 1.0
+"""Longest time that an event waits in memory."""
+FLUSH_BYTES = 1 << 20
+_NUMBERS = itertools.count()
+
+
+def new_event_file(folder: Path, seconds: float, suffix: str = "") -> tuple[int, Path]:
+    """Make an event file with a unique name; return its descriptor and path.
+
+    TensorBoard reads the files of a folder in the order of their names, and finds them by `tfevents`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        name = f"events.out.tfevents.{int(seconds):010d}.{os.uname().nodename}.{os.getpid()}.{next(_NUMBERS)}{suffix}"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+            return os.open(folder / name, flags, 0o666), folder / name
+        except FileExistsError:
+            continue  # another machine has a process with this id: take the next name
+
+
+class EventWriter:
+    """Appends events to its own file, which is made with the first event."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self.path: Path | None = None
+        self._clock = clock
+        self._descriptor: int | None = None
+        self._waiting: list[bytes] = []
+        self._size, self._flushed = 0, clock()
+
+    def write(self, step: int, values: Iterable[bytes], seconds: float | None = None) -> None:
+        """Add one event with values from `scalar` and `histogram`, at `seconds` since 1970 or now.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        now = self._clock()
+        data = event(now if seconds is None else seconds, step, values)
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._size >= FLUSH_BYTES:
+            self.flush()
+        self.flush_if_due()
+
+    def flush_if_due(self) -> None:
+        """Write the events if the oldest has waited a second; raises as `flush` does."""
+        if self._waiting and not 0 <= self._clock() - self._flushed < FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the events that wait.
+
+        Raises:
+            OSError: the file cannot be written; the events are dropped.
+        """
+        data, self._waiting, self._size = b"".join(self._waiting), [], 0
+        self._flushed = now = self._clock()
+        if not data:
+            return
+        if self._descriptor is None:
+            self._descriptor, self.path = new_event_file(self.folder, now)
+            data = first_event(now) + data
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def close(self) -> None:
+        """Write the events that wait and close the file; a later event makes a new one. Raises as `flush` does."""
+        try:
+            self.flush()
+        finally:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None

@@ -13,15 +13,13 @@ import numpy as np
 
 from stepscope.core.tensorboard import EXACT_FIELD, masked_crc
 from stepscope.importers.binary.wire import Field, fields, varint
-from stepscope.importers.import_format import ImportFormat
 from stepscope.importers.imported import Imported, joined
-from stepscope.importers.source import chunks
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
+from stepscope.importers.source import FileHead, chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from stepscope.importers.run_builder import RunBuilder
-    from stepscope.importers.source import FileHead
 
 MOST_RECORD = 64 * 2**20
 """Maximum bytes of a valid record; images and graphs are smaller."""

@@ -12,16 +12,14 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from stepscope.importers.binary.wire import Field, fields
-from stepscope.importers.import_format import ImportFormat
 from stepscope.importers.rows import values
-from stepscope.importers.source import chunks, json_value
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
+from stepscope.importers.source import FileHead, chunks, json_value
 from stepscope.importers.words import moment, scaled, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from stepscope.importers.run_builder import RunBuilder
-    from stepscope.importers.source import FileHead
 
 MAGIC = b":W&B"
 IDENT_BYTES = 7
@@ -103,7 +101,6 @@ def _records(path: str, note: Callable[[str], None]) -> Iterator[bytes]:
 
 
 def _pieces(block: bytes, at: int, note: Callable[[str], None]) -> Iterator[tuple[int, bytes]]:
-    """Yield kind and bytes of the pieces of one block."""
     while len(block) - at >= HEADER:
         checksum = int.from_bytes(block[at : at + 4], "little")
         size = int.from_bytes(block[at + 4 : at + 6], "little")
@@ -161,7 +158,6 @@ def axis_of(name: str, axes: Mapping[str, str]) -> str | None:
 
 
 def _add_statistics(message: bytes, run: RunBuilder) -> None:
-    """Add one sample of the machine."""
     stamp = next((field.data for field in fields(message) if field.number == 2), b"")
     parts = {field.number: field.signed for field in fields(stamp)}
     time = parts[1] + parts.get(2, 0) / 1e9 if 1 in parts else math.nan
@@ -172,7 +168,6 @@ def _add_statistics(message: bytes, run: RunBuilder) -> None:
 
 
 def _add_run(message: bytes, facts: dict[str, Any]) -> None:
-    """Add the run's identity."""
     for field in fields(message):
         if field.number in RUN_FACTS:
             facts[RUN_FACTS[field.number]] = field.text

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from stepscope.importers.import_format import ImportFormat
 from stepscope.importers.logs.log_lines import Figures, LoggedStep, figure_in, messages, without_prefix
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
 from stepscope.importers.words import parsed, plain
 
 if TYPE_CHECKING:
-    from stepscope.importers.run_builder import RunBuilder
     from stepscope.importers.source import FileHead
 
 OPENING = re.compile(r"\bstep[ :#=]{1,3}(\d{1,15})\b", re.IGNORECASE)

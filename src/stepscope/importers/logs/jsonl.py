@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.import_format import ImportFormat
 from stepscope.importers.rows import add_rows, values
-from stepscope.importers.source import document, json_value, lines
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
+from stepscope.importers.source import FileHead, document, json_value, lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from stepscope.importers.run_builder import RunBuilder
-    from stepscope.importers.source import FileHead
 
 LINES_LOOKED_AT = 20
 """One of so many first lines must hold a number: a program's log in JSON is not a training record."""
@@ -24,11 +22,8 @@ def recognises(head: FileHead) -> bool:
     if not first or first[0].lstrip().startswith("["):
         return bool(first) and head.text.lstrip("\ufeff \r\n\t[").startswith("{")
     rows = [json_value(line) for line in first]
-    return isinstance(rows[0], dict) and any(next(values(row, _passed), None) for row in rows if isinstance(row, dict))
-
-
-def _passed(_name: str, _value: Any) -> None:
-    """Ignore values that are not numbers: this only searches for one."""
+    found = (next(values(row, lambda *_: None), None) for row in rows if isinstance(row, dict))
+    return isinstance(rows[0], dict) and any(found)
 
 
 def fill(path: str, run: RunBuilder) -> None:
@@ -57,9 +52,5 @@ def objects(rows: Iterable[Any], run: RunBuilder, note: str) -> Iterator[dict[st
 
 
 FORMAT = ImportFormat(
-    "jsonl",
-    "JSON rows",
-    recognises,
-    fill,
-    ("its rows hold no numbers", 'give rows such as {"step": 1, "loss": 0.5}'),
+    "jsonl", "JSON rows", recognises, fill, ("its rows hold no numbers", 'give rows such as {"step": 1, "loss": 0.5}')
 )

@@ -9,23 +9,18 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.import_format import ImportFormat
-from stepscope.importers.imported import joined
+from stepscope.importers.imported import Imported, joined
 from stepscope.importers.rows import STEPS, TIMES, add_rows, place
-from stepscope.importers.source import lines, unreadable
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
+from stepscope.importers.source import FileHead, lines, unreadable
 from stepscope.importers.words import parsed, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.importers.imported import Imported
-    from stepscope.importers.run_builder import RunBuilder
-    from stepscope.importers.source import FileHead
 
 SEPARATORS = (",", "\t", ";")
 MOST_COLUMNS = 10_000
-COUNTED = {"epoch"}
-"""Columns that mark a table as a training log, in addition to step and time."""
 EPOCH_TABLE = re.compile(r"epoch_(?P<epoch>\d+)(?P<rest>.*)\.csv(\.gz)?")
 """File of one epoch in a folder of resource logs; the text after the number distinguishes the nodes of a training."""
 
@@ -39,8 +34,8 @@ def recognises(head: FileHead) -> bool:
     if len(names) < 2 or len(cells) != len(names) or any(parsed(name) is not None for name in names):
         return False
     known = dict.fromkeys(map(plain, names))
-    is_log = place(known, STEPS) or place(known, TIMES) or COUNTED & known.keys()
-    return bool(is_log) and any(parsed(cell) is not None for cell in cells)
+    is_log = place(known, (*STEPS, *TIMES, "epoch")) is not None
+    return is_log and any(parsed(cell) is not None for cell in cells)
 
 
 def fill(path: str, run: RunBuilder) -> None:

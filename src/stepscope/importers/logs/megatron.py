@@ -6,15 +6,13 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from stepscope.importers.import_format import ImportFormat
-from stepscope.importers.source import lines
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
+from stepscope.importers.source import FileHead, lines
 from stepscope.importers.words import moment, parsed, scaled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.importers.run_builder import RunBuilder
-    from stepscope.importers.source import FileHead
 
 ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,18})\s{0,20}/\s{0,20}(\d{1,18})\s{0,20}\|")
 EVALUATION = re.compile(r"\b(validation|test) loss at iteration\s{1,20}(\d{1,18})\b[^|]{0,200}\|")
@@ -65,7 +63,6 @@ def _add_values(run: RunBuilder, line: str, found: re.Match[str], prefix: str, s
 
 
 def _fields(text: str) -> Iterator[tuple[str, float | None]]:
-    """Yield name and value of each field; None if its value is not a number."""
     for field in text.split("|"):
         found = FIELD.fullmatch(field)
         if field.strip():

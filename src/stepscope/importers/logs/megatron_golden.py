@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.import_format import ImportFormat
-from stepscope.importers.source import document
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
+from stepscope.importers.source import FileHead, document
 from stepscope.importers.words import number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.importers.run_builder import RunBuilder
-    from stepscope.importers.source import FileHead
 
 WORDS = (b'"start_step"', b'"step_interval"', b'"values"')
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.importers.import_format import ImportFormat
 from stepscope.importers.rows import values
-from stepscope.importers.source import json_value, lines, unreadable
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
+from stepscope.importers.source import FileHead, json_value, lines, unreadable
 from stepscope.importers.words import canonical_names, number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.importers.run_builder import RunBuilder
-    from stepscope.importers.source import FileHead
 
 MARK = ":::MLLOG"
 TRACKED = {"tracked_stats", "eval_accuracy", "eval_error", "eval_loss", "train_loss", "throughput", "eval_result"}
@@ -132,7 +130,6 @@ def _intervals(found: Sequence[MllogLine]) -> Iterator[tuple[str, float, MllogLi
 
 
 def _blocks(found: Sequence[MllogLine]) -> Iterator[Block]:
-    """Yield the blocks of training between evaluations."""
     done = 0
     for kind, seconds, line in _intervals(found):
         if kind == "block" and line.step is not None and line.step > done and seconds > 0:

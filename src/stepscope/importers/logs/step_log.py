@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
-from stepscope.importers.import_format import ImportFormat
 from stepscope.importers.logs.log_lines import Figures, LoggedStep, messages, without_prefix
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
 from stepscope.importers.words import parsed, plain, scaled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.importers.run_builder import RunBuilder
     from stepscope.importers.source import FileHead
 
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,30})?(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?"

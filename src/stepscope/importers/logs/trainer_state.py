@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.import_format import ImportFormat
 from stepscope.importers.logs.jsonl import objects
 from stepscope.importers.rows import add_rows
-from stepscope.importers.source import document, unreadable
+from stepscope.importers.run_builder import ImportFormat, RunBuilder
+from stepscope.importers.source import FileHead, document, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.importers.imported import Imported
-    from stepscope.importers.run_builder import RunBuilder
-    from stepscope.importers.source import FileHead
 
 HISTORY = "log_history"
 

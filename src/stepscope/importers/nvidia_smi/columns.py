@@ -107,7 +107,6 @@ def inferred(rows: Sequence[Sequence[str]]) -> list[QueryColumn] | None:
 
 
 def _unit(cells: Sequence[str]) -> str:
-    """Return the unit that most cells of a column have."""
     found = [match[2] or "" for cell in cells if (match := CELL.fullmatch(cell)) is not None]
     return max(set(found), key=found.count) if found else ""
 

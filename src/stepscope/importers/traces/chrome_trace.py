@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import ABSENT, Lane, Memory, Sparse, Trace
 from stepscope.importers.traces.columns import TraceBuilder, whole
-from stepscope.importers.traces.events import Text, batches
+from stepscope.importers.traces.events import NUMBERS, TEXTS, Text, batches
 from stepscope.importers.traces.text import BadTrace, TraceLimits, TraceSource, pieces, sources
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
     from stepscope.importers.traces.text import Progress
 
+
 REMEDY = "give a trace that the profiler has finished writing (.json or .json.gz), or record a shorter one"
 RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])(?:rank|worker|tp)[-_ ]?(\d{1,6})(?![0-9a-zA-Z])", re.IGNORECASE)
-PREEXISTING, CREATED, _CHANGED, DESTROYED = 1, 2, 3, 4
+PREEXISTING, CREATED, DESTROYED = 1, 2, 4
 """Actions in the rows of a memory timeline (`export_memory_timeline`, raw form)."""
 
 
@@ -64,7 +66,7 @@ def _read(source: TraceSource, limits: TraceLimits, progress: Progress | None) -
     for batch in batches(Text(pieces(source, limits, progress), limits.value_bytes), facts):
         builder.add(batch)
     if "rows" in facts:
-        return _memory_timeline(source.name, facts["rows"])
+        return _memory_timeline(_trace(source.name, builder, {}), facts["rows"])
     if not len(builder.table) and not builder.memory and not facts.pop("traceEvents", False):
         raise BadTrace("it is JSON, but holds no trace events")
     facts.pop("traceEvents", None)
@@ -77,7 +79,7 @@ def _trace(file: str, builder: TraceBuilder, facts: dict[str, Any]) -> Trace:
     names = ["" if name is None else str(name)[:2000] for name in builder.names]
     kind = builder.kinds(lanes, names)
     table = builder.table
-    numbers, texts = table.sparse(table.numbers), table.sparse(table.texts)
+    rare = table.sparse()
     start, end = table.take("start"), table.take("end")
     origin = int(start.min()) if len(start) else 0
     start -= origin
@@ -92,7 +94,7 @@ def _trace(file: str, builder: TraceBuilder, facts: dict[str, Any]) -> Trace:
             columns[key] = columns[key][order]
         place = np.empty(len(order), order.dtype)
         place[order] = np.arange(len(order), dtype=order.dtype)
-        numbers, texts = _moved(numbers, place), _moved(texts, place)
+        rare = _moved(rare, place)
     info = facts["distributedInfo"] if isinstance(facts.get("distributedInfo"), dict) else {}
     return Trace(
         file=file,
@@ -101,8 +103,8 @@ def _trace(file: str, builder: TraceBuilder, facts: dict[str, Any]) -> Trace:
         words=list(builder.words),
         lanes=lanes,
         memory=builder.memory_table(origin),
-        numbers=numbers,
-        texts=texts,
+        numbers={key: rare[key] for key in NUMBERS.values() if key in rare},
+        texts={key: rare[key] for key in TEXTS.values() if key in rare},
         origin=origin,
         base=max(0, whole(facts.get("baseTimeNanoseconds"))),
         world_size=None if (size := whole(info.get("world_size"))) == ABSENT else size,
@@ -122,7 +124,6 @@ def _order(start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def _moved(group: dict[str, Sparse], place: NDArray[Any]) -> dict[str, Sparse]:
-    """Return rare columns with their rows in the new order."""
     moved = {}
     for key, one in group.items():
         rows = place[one.rows]
@@ -132,7 +133,6 @@ def _moved(group: dict[str, Sparse], place: NDArray[Any]) -> dict[str, Sparse]:
 
 
 def _rank(info: dict[str, Any], facts: dict[str, Any], file: str) -> int | None:
-    """Return the rank in the trace, else the one in its file name, else None."""
     for value in (info.get("rank"), facts.get("rank")):
         if isinstance(value, (int, str)) and (rank := whole(value)) >= 0:
             return rank
@@ -141,7 +141,6 @@ def _rank(info: dict[str, Any], facts: dict[str, Any], file: str) -> int | None:
 
 
 def _notes(builder: TraceBuilder) -> tuple[str, ...]:
-    """Describe what was left out."""
     unended = builder.unpaired + sum(map(len, builder.open.values()))
     longest = max(builder.shortest.values(), default=0)
     notes = [
@@ -154,8 +153,8 @@ def _notes(builder: TraceBuilder) -> tuple[str, ...]:
     return tuple(f"{int(count)} {text}" for count, text in notes if count)
 
 
-def _memory_timeline(file: str, rows: Any) -> Trace:
-    """Return the raw form of a memory timeline: rows of time, action, bytes, category."""
+def _memory_timeline(empty: Trace, rows: Any) -> Trace:
+    """Fill a trace with the raw form of a memory timeline: rows of time, action, bytes, category."""
     kept = [row for row in rows if isinstance(row, list) and len(row) >= 3 and all(isinstance(x, int) for x in row[:3])]
     if not kept:
         raise BadTrace("it is JSON, but neither a trace nor a memory timeline")
@@ -169,21 +168,5 @@ def _memory_timeline(file: str, rows: Any) -> Trace:
     order = np.argsort(time, kind="stable")
     device = np.zeros(len(table), np.int32)
     memory = Memory(time[order], size[order], absent, np.cumsum(size[order]), absent, device, device)
-    none, codes = np.zeros(0, np.int64), np.zeros(0, np.int32)
-    return Trace(
-        file=file,
-        rank=_rank({}, {}, file),
-        start=none,
-        end=none,
-        name=codes,
-        kind=np.zeros(0, np.int8),
-        lane=codes,
-        correlation=none,
-        external=none,
-        names=[],
-        words=[],
-        lanes=[Lane(0, 0, "memory timeline", "", 0)],
-        memory=memory,
-        origin=origin,
-        notes=("it is a memory timeline: it holds allocations, and no events",),
-    )
+    notes = ("it is a memory timeline: it holds allocations, and no events",)
+    return replace(empty, lanes=[Lane(0, 0, "memory timeline", "", 0)], memory=memory, origin=origin, notes=notes)

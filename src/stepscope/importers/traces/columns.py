@@ -61,7 +61,6 @@ class TraceBuilder:
     """Collects events as columns, within the limits."""
 
     def __init__(self, limits: TraceLimits) -> None:
-        """Start without events."""
         self.limits = limits
         self.names, self.words = Codes(limits.texts), Codes(limits.texts)
         self.categories, self.lanes = Codes(10_000), Codes(1_000_000)
@@ -120,7 +119,6 @@ class TraceBuilder:
             self.labels[str(event.name), event.pid, thread] = text[:LONGEST_TEXT]
 
     def _remember(self, events: list[TraceEvent]) -> None:
-        """Keep allocator reports."""
         times, known = self._times([event.ts for event in events])
         for event, time in zip(compress(events, known), times[known].tolist(), strict=True):
             args = event.args or NOTHING
@@ -151,12 +149,13 @@ class TraceBuilder:
         short = self._short(columns)
         self.dropped += int((short & timed).sum())
         kept = timed & ~short
-        numbers, texts = self._rare(args)
+        rare = self._rare(args)
         if not kept.all():
             place = np.cumsum(kept) - 1
             columns = {key: column[kept] for key, column in columns.items()}
-            numbers, texts = _only(numbers, kept, place), _only(texts, kept, place)
-        self.table.add(columns, numbers, texts)
+            pairs = rare.items()
+            rare = {key: (place[at[own]], value[own]) for key, (at, value) in pairs if (own := kept[at]).any()}
+        self.table.add(columns, rare)
         if len(self.table) > self.limits.events:
             self._thin()
 
@@ -169,20 +168,18 @@ class TraceBuilder:
             for event, device, stream, code in zip(events, args["device"], args["stream"], category, strict=True)
         ]
 
-    def _rare(self, args: dict[str, tuple[Any, ...]]) -> tuple[Rare, Rare]:
-        """Return the rare numbers and texts of some events."""
-        numbers: Rare = {}
+    def _rare(self, args: dict[str, tuple[Any, ...]]) -> Rare:
+        found: Rare = {}
         for own, key in NUMBERS.items():
             rows, values = _present(args[own], None)
             if rows:
-                numbers[key] = np.array(rows, np.int64), whole_numbers(values)
-        texts: Rare = {}
+                found[key] = np.array(rows, np.int64), whole_numbers(values)
         for own, key in TEXTS.items():
             rows, values = _present(args[own], NO_LIST if own in LISTS else None)
             if rows:
                 codes = [self.words[_text(value, listed=own in LISTS)] for value in values]
-                texts[key] = np.array(rows, np.int64), np.array(codes, np.int32)
-        return numbers, texts
+                found[key] = np.array(rows, np.int64), np.array(codes, np.int32)
+        return found
 
     def _times(self, values: list[Any]) -> tuple[Numbers, NDArray[np.bool_]]:
         """Return times in ns, exactly, and which of them are valid."""
@@ -191,7 +188,6 @@ class TraceBuilder:
         return nanoseconds(values, self.scale or 1000)
 
     def _short(self, columns: Columns) -> NDArray[np.bool_]:
-        """Return which events are too short to be kept any more."""
         if not self.shortest:
             return np.zeros(len(columns["start"]), bool)
         least = np.array([self.shortest.get(kind, 0) for kind in range(len(KINDS))], np.int64)
@@ -326,19 +322,12 @@ def _narrow(values: Numbers) -> NDArray[Any]:
 
 
 def _either(values: Sequence[Any], others: Sequence[Any]) -> Sequence[Any]:
-    """Return values, replaced by the others where they are absent."""
     if others.count(None) == len(others):
         return values
     return [other if value is None else value for value, other in zip(values, others, strict=True)]
 
 
-def _only(rare: Rare, kept: NDArray[np.bool_], place: Numbers) -> Rare:
-    """Return rare columns of the rows that are kept."""
-    return {key: (place[rows[own]], values[own]) for key, (rows, values) in rare.items() if (own := kept[rows]).any()}
-
-
 def _present(values: Sequence[Any], absent: Any) -> tuple[list[int], list[Any]]:
-    """Return which events have an argument, and its values."""
     if values.count(absent) == len(values):
         return [], []
     rows = [row for row, value in enumerate(values) if value is not absent]
@@ -354,7 +343,6 @@ def _text(value: Any, *, listed: bool) -> str:
 
 
 def _joined(begin: TraceEvent, end: TraceEvent) -> TraceEvent:
-    """Return one whole event from its start and its end."""
     first, last = _decimal(begin.ts), _decimal(end.ts)
     length = None if first is None or last is None else str(max(Decimal(0), last - first))
     return msgspec.structs.replace(begin, ph="X", dur=length)

@@ -204,7 +204,6 @@ def batches(text: Text, facts: dict[str, Any]) -> Iterator[list[TraceEvent]]:
 
 
 def _members(text: Text, facts: dict[str, Any]) -> Iterator[list[TraceEvent]]:
-    """Iterate over the members of the outermost object."""
     text.take(b"{")
     while text.peek() != b"}":
         key = text.value()

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from stepscope.core import trace
-from stepscope.core.trace import KERNEL, MEMCPY, MEMSET, OTHER, OVERHEAD, RANGE
-
-if TYPE_CHECKING:
-    from stepscope.core.trace import Lane
+from stepscope.core.trace import KERNEL, MEMCPY, MEMSET, OTHER, OVERHEAD, RANGE, Lane
 
 CATEGORIES = {
     trace.OPERATOR: ("cpu_op", "operator", "cpu_operator", "cpu_instant_event", "hccl_op"),

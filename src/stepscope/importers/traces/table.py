@@ -27,21 +27,19 @@ class Table:
         self.most = most
         self.columns: dict[str, Column] = {}
         self.count = 0
-        self.numbers: dict[str, list[tuple[Column, Column]]] = {}
-        self.texts: dict[str, list[tuple[Column, Column]]] = {}
+        self.rare: dict[str, list[tuple[Column, Column]]] = {}
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return self.count
 
-    def add(self, columns: dict[str, Column], numbers: Rare, texts: Rare) -> None:
+    def add(self, columns: dict[str, Column], rare: Rare) -> None:
         """Append rows."""
         fresh = len(columns["start"])
         for key, column in columns.items():
             self._room(key, column.dtype, self.count + fresh)[self.count : self.count + fresh] = column
-        for group, rare in ((self.numbers, numbers), (self.texts, texts)):
-            for key, (rows, values) in rare.items():
-                group.setdefault(key, []).append(((rows + self.count).astype(np.int32), values))
+        for key, (rows, values) in rare.items():
+            self.rare.setdefault(key, []).append(((rows + self.count).astype(np.int32), values))
         self.count += fresh
 
     def _room(self, key: str, dtype: Any, size: int) -> Column:
@@ -66,9 +64,8 @@ class Table:
         for column in self.columns.values():
             column[:size] = column[: self.count][kept]
         place = np.cumsum(kept, dtype=np.int32) - 1
-        for group in (self.numbers, self.texts):
-            for key, parts in group.items():
-                group[key] = [(place[rows[own]], values[own]) for rows, values in parts if (own := kept[rows]).any()]
+        for key, parts in self.rare.items():
+            self.rare[key] = [(place[rows[own]], values[own]) for rows, values in parts if (own := kept[rows]).any()]
         self.count = size
 
     def take(self, key: str) -> Column:
@@ -77,11 +74,11 @@ class Table:
         column.resize(self.count, refcheck=False)
         return column
 
-    def sparse(self, group: dict[str, list[tuple[Column, Column]]]) -> dict[str, Sparse]:
-        """Return rare columns and release them."""
+    def sparse(self) -> dict[str, Sparse]:
+        """Return the rare columns and release them."""
         found = {}
-        while group:
-            key, parts = group.popitem()
+        while self.rare:
+            key, parts = self.rare.popitem()
             if parts:
                 rows = np.concatenate([rows for rows, _ in parts])
                 found[key] = Sparse(rows, np.concatenate([values for _, values in parts]))
