@@ -54,7 +54,7 @@ def test_where_processes_are_forbidden_the_run_is_still_recorded(bench, monkeypa
     """Under a limit of no further process and no further thread, rows wait in the ring and the next reader has them."""
     before = """
     import resource, os
-    import stepscope.session.opening, stepscope.session.draining
+    import stepscope.session.opening, stepscope.session.watching
     stepscope.init  # loads what that user may not read
     os.setgid(65534); os.setuid(65534)
     resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))

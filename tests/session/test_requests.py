@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.places import REQUEST_SUFFIX
 from stepscope.session.opening import init
-from stepscope.session.requests import MAX_BYTES, ProfileRequest, Requests, place
+from stepscope.session.requests import MAX_BYTES, ProfileRequest, place, take
 
 
 @pytest.fixture
@@ -20,12 +20,11 @@ def path(tmp_path):
 
 def test_request_is_taken_once(path):
     """A request is found once, as it was asked, and its file is gone; it is readable by this user only."""
-    requests = Requests(path)
-    assert requests.due() is None
+    assert take(str(path)) is None
     place(path, ProfileRequest("r1", {"steps": 5}))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert requests.due() == ProfileRequest("r1", {"steps": 5})
-    assert requests.due() is None
+    assert take(str(path)) == ProfileRequest("r1", {"steps": 5})
+    assert take(str(path)) is None
     assert list(path.parent.iterdir()) == []
 
 
@@ -33,7 +32,7 @@ def test_later_request_replaces_one_that_nobody_took(path):
     """Of two requests that nobody took the later one counts."""
     place(path, ProfileRequest("r1", {}))
     place(path, ProfileRequest("r2", {}))
-    assert Requests(path).due().id == "r2"
+    assert take(str(path)).id == "r2"
 
 
 def test_no_request_costs_one_look(path, monkeypatch):
@@ -41,7 +40,7 @@ def test_no_request_costs_one_look(path, monkeypatch):
     looks = []
     monkeypatch.setattr(os, "stat", lambda name: looks.append(name) or (_ for _ in ()).throw(FileNotFoundError()))
     monkeypatch.setattr(os, "open", lambda *_: pytest.fail("opened"))
-    assert Requests(path).due() is None
+    assert take(str(path)) is None
     assert looks == [str(path)]
 
 
@@ -49,7 +48,7 @@ def test_no_request_costs_one_look(path, monkeypatch):
 def test_nonsense_is_thrown_away(path, content):
     """What is no request is removed, and nothing comes of it."""
     path.write_bytes(content)
-    assert Requests(path).due() is None
+    assert take(str(path)) is None
     assert not path.exists()
 
 
@@ -70,7 +69,7 @@ def test_no_file_is_no_request(path, tmp_path, kind):
         os.mkfifo(path)
     else:
         path.mkdir()
-    assert Requests(path).due() is None
+    assert take(str(path)) is None
 
 
 def test_run_answers_a_request(started, monkeypatch):

@@ -9,8 +9,7 @@ import pytest
 from stepscope.core import ring, status
 from stepscope.core.places import Places
 from stepscope.core.spawn import SpawnError
-from stepscope.session.draining import DrainThread
-from stepscope.session.watching import LONGEST_PAUSE, STALE_SECONDS, Watch
+from stepscope.session.watching import LONGEST_PAUSE, STALE_SECONDS, DrainThread, Watch
 from stepscope.store.reader import Past
 from tests.recorder.rig import Rig, identity_of
 from tests.store.faults import Disk
@@ -195,7 +194,7 @@ def test_thread_without_a_ring(scene, capsys):
 
 def test_more_rows_than_one_go(scene, monkeypatch):
     """A ring that is fuller than one go takes is drained over several."""
-    monkeypatch.setattr("stepscope.session.draining.BATCHES", 1)
+    monkeypatch.setattr("stepscope.session.watching.BATCHES", 1)
     for number in range(3000):
         scene.rig.run.log({"a": float(number)})
     scene.rig.reader.set_word(ring.WORD_STATE, ring.STATE_FINISHED)

@@ -5,7 +5,7 @@ import os
 import threading
 
 from stepscope.exporters.files.jsonl_log import JsonLines
-from stepscope.trackers.line_queue import LineQueue
+from stepscope.trackers.work_queue import LineQueue
 from tests.trackers.machines import wait_until
 
 

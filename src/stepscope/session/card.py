@@ -17,7 +17,7 @@ from stepscope.core.command_line import typed
 from stepscope.core.endings import is_bad
 from stepscope.core.errors import in_words
 from stepscope.core.names import REPLACEMENT, UNSAFE
-from stepscope.core.numbers import format_value
+from stepscope.core.numbers import format_count, format_value
 from stepscope.core.vocabulary import by_canonical
 from stepscope.recorder.complaints import tell
 from stepscope.store.layout import RunFolder
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from stepscope.store.points import Points
     from stepscope.views.event_list import EventCount
 
 RECENT = 50
@@ -36,7 +35,7 @@ RECENT = 50
 MOST_TAIL = 2 << 20
 """Maximum bytes of a tail that are read: a longer one would take too long."""
 SHOWN = ("loss", "accuracy")
-PHASE, STEP = "phase/", "step_seconds"
+PHASE = "phase/"
 LABEL = 9
 COMMANDS = ("look", "", "page")
 """Labels of commands to type."""
@@ -99,15 +98,16 @@ def lines(path: Path, name: str, steps: int, end: str = "", now: float | None = 
     number = ranks[0].steps if ranks else steps
     rate = rates(ranks).steps_per_second
     speed = f" at {format_value(rate, 'steps/second')}" if rate is not None else ""
-    yield "training", f"{f'{number:,}'.replace(',', ' ')} steps{speed}, {_span(seconds)} in all"
-    recent = _recent(path)
-    values = [f"{shown} {format_value(value)}" for shown, value in recent.get("values", {}).items()]
+    yield "training", f"{format_count(number)} steps{speed}, {_span(seconds)} in all"
+    values, phases = _recent(path)
     if values:
-        yield "last", ", ".join(values)
-    phases = recent.get("phases", {})
+        yield "last", ", ".join(f"{shown} {format_value(value)}" for shown, value in values.items())
     if phases:
         yield "step", ", ".join(f"{_plain(phase)} {share * 100:.0f} %" for phase, share in list(phases.items())[:5])
-    yield from _alerts(path)
+    events = _events(path)
+    if events.last is not None:
+        firing = f"{len(events.firing)} firing; " if events.firing else ""
+        yield "alerts", f"{firing}last: {_plain(events.last.get('text') or events.last.get('rule', ''))}"
     where, program = _shell(path), typed()
     yield "look", f"{program} diagnose {where}"
     yield "", f"{program} show {where}"
@@ -126,9 +126,9 @@ def _trained(path: Path) -> list[StepTotals]:
 
     nodes, _ = read_nodes(RunFolder(path))
     last = max((node.attempt for node in nodes), default=0)
-    ranks = [each for node in nodes if node.attempt == last for each in sorted(node.ranks.items())]
-    counted = [state for _, state in sorted(ranks, key=lambda each: each[0]) if state.steps and state.step_seconds]
-    return [StepTotals(state.steps or 0, state.step_seconds or 0.0) for state in counted]
+    ranks = [each for node in nodes if node.attempt == last for each in node.ranks.items()]
+    ordered = [state for _, state in sorted(ranks, key=lambda each: each[0])]
+    return [StepTotals(one.steps, one.step_seconds) for one in ordered if one.steps and one.step_seconds]
 
 
 def _span(seconds: float) -> str:
@@ -147,46 +147,27 @@ def _events(path: Path) -> EventCount:
     return events
 
 
-def _alerts(path: Path) -> Iterator[tuple[str, str]]:
-    events = _events(path)
-    if events.last is not None:
-        firing = f"{len(events.firing)} firing; " if events.firing else ""
-        yield "alerts", f"{firing}last: {_plain(events.last.get('text') or events.last.get('rule', ''))}"
-
-
-def _recent(path: Path) -> dict[str, Mapping[str, float]]:
+def _recent(path: Path) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """Return last values and the shares of the phases, from the end of the newest tail; empty without NumPy."""
     if "numpy" not in sys.modules:  # importing it takes longer than a summary is worth
-        return {}
+        return {}, {}
     from stepscope.store.decode import decode_tail
 
     tails = [span.path for span in RunFolder(path).all_tails()]
     newest = max(tails, key=lambda tail: tail.stat().st_mtime, default=None)
     if newest is None or newest.stat().st_size > MOST_TAIL:
-        return {}
+        return {}, {}
     points = decode_tail(newest.read_bytes(), {}).points
-    return {"values": _last_values(points), "phases": _phases(points)}
-
-
-def _last_values(points: Points) -> dict[str, float]:
-    recorded, found = by_canonical(points.names), {}
-    for name in SHOWN:
-        code = points.names.index(recorded[name]) if name in recorded else -1
-        own = points.value[(points.name == code) & (points.rank == 0)]
-        if len(own):
-            found[name] = float(own[-1])
-    return found
-
-
-def _phases(points: Points) -> dict[str, float]:
-    sums = {}
-    for code, name in enumerate(points.names):
-        if name.startswith(PHASE):
-            own = points.value[(points.name == code) & (points.rank == 0)][-RECENT:]
-            sums[name.removeprefix(PHASE)] = float(own.sum())
+    recorded = by_canonical(points.names)
+    kept = {name: name for name in points.names if name.startswith(PHASE)}
+    kept |= {name: recorded[name] for name in SHOWN if name in recorded}
+    codes = {name: points.names.index(logged) for name, logged in kept.items()}
+    own = {name: points.value[(points.name == code) & (points.rank == 0)][-RECENT:] for name, code in codes.items()}
+    values = {name: float(own[name][-1]) for name in SHOWN if len(own.get(name, ()))}
+    sums = {name.removeprefix(PHASE): float(own[name].sum()) for name in own if name.startswith(PHASE)}
     total = sum(sums.values())
     ordered = sorted(sums.items(), key=lambda entry: -entry[1])
-    return {name: seconds / total for name, seconds in ordered if total > 0 and seconds / total >= 0.01}
+    return values, {name: seconds / total for name, seconds in ordered if total > 0 and seconds / total >= 0.01}
 
 
 def _plain(text: object) -> str:

@@ -42,7 +42,7 @@ from stepscope.recorder.mapping import Mapping, create
 from stepscope.recorder.native import settle as settle_hot_path
 from stepscope.recorder.overflow import Overflow
 from stepscope.session.current import CURRENT
-from stepscope.session.requests import Requests
+from stepscope.session.requests import answer
 from stepscope.session.run import Run
 from stepscope.session.stacks import register
 from stepscope.session.watching import Watch
@@ -102,14 +102,6 @@ def init(
     return run
 
 
-def _show(root: Path, config: Config | Defaults) -> None:
-    """Serve the page of the runs below `root`, in a separate process."""
-    from stepscope.session.page import serve_beside  # most runs do not need it
-
-    more = (str(config.get("web.refresh_interval")), ",".join(config.get("web.metrics")))
-    serve_beside(root, str(config.get("web.host")), int(config.get("web.port")), *more)
-
-
 def _reason(error: Exception) -> str:
     text = str(error)
     if text.startswith("cannot "):
@@ -167,12 +159,32 @@ def _open(
     attempt = folder.claim(identity.attempt, identity.rank)
     if attempt > (identity.attempt or 0) and run_id is not None and not resume:
         tell(f"run {identity.run_id} exists: this is attempt {attempt} of it; pass resume=True if you mean that")
-    folder.describe(_facts(project, name, config, identity, chosen))
+    folder.describe(
+        {
+            "format": FORMAT_VERSION,
+            "id": identity.run_id,
+            "project": project,
+            "name": name or identity.run_id,
+            "source": identity.source,
+            "world_size": identity.world_size,
+            "created": time.time_ns() // 1000,
+            **describe(os.environ, argv=sys.argv, config=config),
+            "settings": redact(jsonable(chosen.shown())),
+        }
+    )
     run = _record(folder, identity, attempt, chosen)
     run.name, run.project = name or identity.run_id, project
     if identity.rank == 0 and chosen.get("web.enabled"):
-        _show(base.absolute(), chosen)
+        from stepscope.session.page import serve_beside  # most runs do not need it
+
+        more = (str(chosen.get("web.refresh_interval")), ",".join(chosen.get("web.metrics")))
+        serve_beside(base.absolute(), str(chosen.get("web.host")), int(chosen.get("web.port")), *more)
     return run
+
+
+def _wanted(config: Config | Defaults, identity: Identity) -> bool:
+    first_only = config.get("recorder.track_rank_0_only")
+    return bool(config.get("recorder.enabled")) and not (first_only and identity.rank != 0)
 
 
 def _configure(config_file: str | os.PathLike[str] | None, settings: dict[str, Any]) -> Config | Defaults:
@@ -189,28 +201,6 @@ def _configure(config_file: str | os.PathLike[str] | None, settings: dict[str, A
     return replace(config, notices=(*refused, *config.notices))
 
 
-def _wanted(config: Config | Defaults, identity: Identity) -> bool:
-    first_only = config.get("recorder.track_rank_0_only")
-    return bool(config.get("recorder.enabled")) and not (first_only and identity.rank != 0)
-
-
-def _facts(
-    project: str, name: str | None, config: Any, identity: Identity, chosen: Config | Defaults
-) -> dict[str, Any]:
-    """Return the content of run.json."""
-    return {
-        "format": FORMAT_VERSION,
-        "id": identity.run_id,
-        "project": project,
-        "name": name or identity.run_id,
-        "source": identity.source,
-        "world_size": identity.world_size,
-        "created": time.time_ns() // 1000,
-        **describe(os.environ, argv=sys.argv, config=config),
-        "settings": redact(jsonable(chosen.shown())),
-    }
-
-
 def _record(folder: RunFolder, identity: Identity, attempt: int, config: Config | Defaults) -> Run:
     """Create the ring and the recorder, and start the watcher."""
     settle_hot_path()
@@ -224,7 +214,7 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Config 
     settings = (_watcher_settings(config),)
     watch = Watch(folder.path, settings, is_drained=partial(_is_drained, mapping), count_lost=overflow.lost)
     assert mapping.path is not None  # noqa: S101 - just made
-    requests = Requests(mapping.path.with_suffix(REQUEST_SUFFIX))
+    request_path = str(mapping.path.with_suffix(REQUEST_SUFFIX))
     run = Run(
         mapping, intake, run_id=identity.run_id, path=folder.path, rank=identity.rank, attempt=attempt, watch=watch
     )
@@ -234,7 +224,7 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Config 
         if mapping.words[ring.WORD_STATUS] != status.GONE:  # else no process could write the run any more
             watch.look(heartbeat, born, now)
         run.give_back()
-        requests.look(run)
+        answer(request_path, run)
 
     intake.on_look, intake.ring = look, mapping.path
     run.overhead_budget = config.get("recorder.overhead_budget")
@@ -259,9 +249,10 @@ def _make_ring(
     for root in (first, places.disk, places.disk):  # twice: the last watcher of this run may be deleting the folder
         try:
             place = private_directory(places.of_run(str(folder.path), root))
-            facts = partial(_ring_identity, folder, identity, attempt, places.disk / place.name)
+            schema = place / f"{attempt}.{identity.rank}.{os.urandom(4).hex()}{SCHEMA_SUFFIX}"
+            facts = _ring_identity(folder, identity, attempt, places.disk / place.name, schema)
             welcome = (lambda: choose_root(places, 0) == places.shared) if root == places.shared else lambda: True
-            return _ring_in(place, size, f"{attempt}.{identity.rank}", facts, welcome)
+            return _ring_in(schema, size, facts, welcome)
         except OSError as error:
             problem = error
     raise problem or OSError("no place for the ring")
@@ -290,15 +281,11 @@ def _is_drained(mapping: Mapping) -> bool:
         return True
 
 
-def _ring_in(
-    place: Path, size: int, prefix: str, facts: Callable[[Path], ring.RingIdentity], welcome: Callable[[], bool]
-) -> tuple[Mapping, int]:
-    stem = f"{prefix}.{os.urandom(4).hex()}"
-    schema = place / f"{stem}{SCHEMA_SUFFIX}"
+def _ring_in(schema: Path, size: int, facts: ring.RingIdentity, welcome: Callable[[], bool]) -> tuple[Mapping, int]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(schema, flags, 0o600)
     try:
-        return create(place / f"{stem}{RING_SUFFIX}", size, facts(schema), is_welcome=welcome), descriptor
+        return create(schema.with_suffix(RING_SUFFIX), size, facts, is_welcome=welcome), descriptor
     except OSError:
         os.close(descriptor)
         with contextlib.suppress(OSError):  # the exception says why there is no ring
@@ -331,10 +318,10 @@ def _leave_alerting(path: Path, config: Config | Defaults) -> None:
     given = {key: config.get(key) for key in config.shown() if key.startswith(("alerting.", "watcher.analysis."))}
     if not given:
         return
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    from stepscope.core.access import write_private  # most runs have no such settings
+
     try:
-        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
-            json.dump(given, file)
+        write_private(path, json.dumps(given))
     except OSError as error:
         tell(f"cannot pass the alert settings to the watcher: {error}; the default rules apply without notifications")
 

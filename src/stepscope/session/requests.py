@@ -49,33 +49,27 @@ def place(path: Path, request: ProfileRequest) -> None:
     replace(path, request.encode())
 
 
-class Requests:
-    """The requests to one process, in the file at `path`."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = os.fspath(path)
-
-    def due(self) -> ProfileRequest | None:
-        """Return the request that has come since the last call, if there is one; never raises."""
+def take(path: str) -> ProfileRequest | None:
+    """Return the request to this process that has come since the last call, if there is one; never raises."""
+    try:
+        os.stat(path)
+    except OSError:  # the usual case: there is none
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            os.stat(self._path)
-        except OSError:  # the usual case: there is none
-            return None
-        try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-            try:
-                data = os.read(descriptor, MAX_BYTES)
-            finally:
-                os.close(descriptor)
-            os.unlink(self._path)  # before it is read: an unreadable request must not come again
-            return ProfileRequest.decode(data)
-        except (OSError, ValueError):  # the sender gets no answer, and reports that
-            return None
+            data = os.read(descriptor, MAX_BYTES)
+        finally:
+            os.close(descriptor)
+        os.unlink(path)  # before it is read: an unreadable request must not come again
+        return ProfileRequest.decode(data)
+    except (OSError, ValueError):  # the sender gets no answer, and reports that
+        return None
 
-    def look(self, run: Run) -> None:
-        """Answer a request that has come: acknowledge it, and start the requested profile."""
-        request = self.due()
-        if request is None or not run.recording:
-            return
+
+def answer(path: str, run: Run) -> None:
+    """Answer a request that has come: acknowledge it, and start the requested profile."""
+    request = take(path)
+    if request is not None and run.recording:
         run.own_event(TAKEN, request=request.id)
         run.profile(**{**request.options, "labels": {"request": request.id}, "show": None})

@@ -112,8 +112,7 @@ class Run(Recorder):
             cause = in_words(error, 200)
             self._intake.count(self, "histogram", f"cannot take the histogram of {name!r}: {cause}; pass an array")
             return
-        at = self.step_index if step is None else step
-        self._intake.event(self, {"kind": "histogram", "name": name, **fields}, at, time.monotonic_ns())
+        self.own_event("histogram", step=step, name=name, **fields)
 
     def watch(self, *objects: Any) -> None:
         """Instrument torch: record every step and its phases from now on. Pass models and optimizers made before.
@@ -170,7 +169,9 @@ class Run(Recorder):
             self.let_go(time.monotonic() + END_SECONDS)
             self.say_farewell(end_of(error))
         else:
-            self._wait_for_end(time.monotonic() + SETTLE_SECONDS + RETIRE_SECONDS)
+            deadline = time.monotonic() + SETTLE_SECONDS + RETIRE_SECONDS
+            while time.monotonic() < deadline and self.recording:  # until the thread that ends the run has done so
+                time.sleep(0.002)
 
     def stop(self, error: object, state: int) -> bool:
         """Write the last rows and stop recording; `state`, from core.ring, is the end if there was no error.
@@ -194,18 +195,14 @@ class Run(Recorder):
             follower.run_ended()
         if isinstance(error, BaseException):
             state = ring.STATE_FAILED
-            self.own_event("exception", error=in_words(error, 2000), traceback=_trace(error))
+            trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            self.own_event("exception", error=in_words(error, 2000), traceback=trace[-16000:])
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._intake.pending and time.monotonic() < deadline:
             self._intake.settle(self)
             time.sleep(0.002)
         self._intake.close(self)
         self._retire(state)
-
-    def _wait_for_end(self, deadline: float) -> None:
-        """Wait until the thread that ends the run has stopped the recording; `deadline` is monotonic, in seconds."""
-        while self.recording and time.monotonic() < deadline:
-            time.sleep(0.002)
 
     def let_go(self, deadline: float) -> None:
         """Wait until the watcher has drained the last row or `deadline` (monotonic seconds); then release the ring."""
@@ -286,7 +283,3 @@ class Run(Recorder):
 
     def __repr__(self) -> str:
         return f"<stepscope run {self.id or '(off)'} rank {self.rank} in {self.path}>"
-
-
-def _trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))[-16000:]

@@ -44,7 +44,8 @@ def follow_argparse(keep: Keep, parsers: type[argparse.ArgumentParser] = argpars
         finally:
             own.is_busy = False
         given = words[0] if words else more.get("args")
-        if _is_of_program(given) and not _caller().startswith(TOOLS):
+        is_of_program = given is None or (isinstance(given, (list, tuple)) and list(given) == sys.argv[1:])
+        if is_of_program and not _caller().startswith(TOOLS):
             _note(keep, lambda: vars(found[0]))
         return found
 
@@ -78,11 +79,6 @@ def _note(keep: Keep, read: Callable[[], Mapping[str, Any]]) -> None:
             keep(found)
     except Exception as error:  # noqa: BLE001 - what a program keeps in a namespace may raise anything; it is reported
         tell(f"cannot read the settings of the script: {in_words(error, 200)}; pass them to init(config=...)")
-
-
-def _is_of_program(given: object) -> bool:
-    """Return whether a parser was given the arguments of the program: no list, or the very same list."""
-    return given is None or (isinstance(given, (list, tuple)) and list(given) == sys.argv[1:])
 
 
 def _caller() -> str:

@@ -28,20 +28,30 @@ WAIT_SECONDS = 0.02
 """How long a thread waits for another; after that the value is dropped and counted."""
 
 
+@contextmanager
+def held(lock: threading.Lock) -> Iterator[bool]:
+    """Hold a lock, or go on without it after a while: a signal handler may interrupt its owner in this very thread."""
+    is_held = lock.acquire(timeout=WAIT_SECONDS)
+    try:
+        yield is_held
+    finally:
+        if is_held:
+            lock.release()
+
+
 class Pending(NamedTuple):
     """One or many numbers on a device."""
 
     places: array[int]
     """Indices of the numbers in the series."""
     scalar: DeviceScalar
-    joined: bool = False
-    """Whether the tensor holds one number per place."""
+    """Its tensor holds one number per place."""
 
     def read(self) -> list[float | int | None]:
         """Wait for the device and return one number per place, None where it cannot be read."""
         tensor = self.scalar.tensor
         return attempt(
-            lambda: list(tensor.tolist()) if self.joined else [host_number(tensor)],
+            lambda: list(tensor.tolist()) if len(self.places) > 1 else [host_number(tensor)],
             lambda _error: [None] * len(self.places),
         )
 
@@ -70,15 +80,13 @@ class DeviceQueue:
 
     def oldest(self) -> Pending | None:
         """Return the next one to read."""
-        source = self._blocks or self._singles
-        return source[0] if source else None
+        return next(iter(self._blocks or self._singles), None)
 
     def remove(self, pending: Pending) -> bool:
         """Remove the oldest; return False if it is no longer `pending`."""
-        source = self._blocks or self._singles
-        if not source or source[0] is not pending:
+        if self.oldest() is not pending:
             return False
-        source.popleft()
+        (self._blocks or self._singles).popleft()
         return True
 
     def _join(self) -> None:
@@ -95,7 +103,7 @@ class DeviceQueue:
             return
         places = array("q", [single.places[0] for single in self._singles])
         self._singles.clear()
-        self._blocks.append(Pending(places, DeviceScalar(stacked), joined=True))
+        self._blocks.append(Pending(places, DeviceScalar(stacked)))
         if len(self._blocks) > MAX_BLOCKS:
             self.dropped += len(self._blocks.popleft().places)
 
@@ -127,16 +135,6 @@ class RecentValues(list[Any]):
         self._statistics = Statistics()
         self.recorded = 0
 
-    # The lock is waited for with a bound, by readers too: a signal handler may interrupt its owner in this very thread.
-    @contextmanager
-    def _held(self) -> Iterator[bool]:
-        held = self._lock.acquire(timeout=WAIT_SECONDS)
-        try:
-            yield held
-        finally:
-            if held:
-                self._lock.release()
-
     def append(self, value: object) -> None:
         """Add one value; a number may be Python's, numpy's, or a tensor of one element."""
         number = scalar_of(value)
@@ -156,7 +154,8 @@ class RecentValues(list[Any]):
                 self._gone += 1
             if pending:
                 self._queue.add(self._gone + len(self) - 1, value)
-                self._settle_ready()
+                while (oldest := self._queue.oldest()) is not None and oldest.scalar.ready():
+                    self._enter(oldest, oldest.read())  # those that can be read without waiting
             elif isinstance(value, (int, float)):
                 self._statistics.add(_as_float(value))
         finally:
@@ -175,39 +174,33 @@ class RecentValues(list[Any]):
 
     def clear(self) -> None:
         """Forget values and statistics."""
-        with self._held():
+        with held(self._lock):
             self._reset()
 
-    def _enter(self, place: int, number: float | None) -> None:
-        """Put a number from a device at its index, unless that was dropped, and add it to the statistics."""
-        if number is None:
-            self.unreadable += 1
+    def _enter(self, pending: Pending, numbers: list[float | int | None]) -> None:
+        """Put numbers from a device at their indices, unless those were dropped, and add them to the statistics."""
+        if not self._queue.remove(pending):
             return
-        if place >= self._gone:
-            super().__setitem__(place - self._gone, number)
-        self._statistics.add(_as_float(number))
-
-    def _settle_ready(self) -> None:
-        """Enter the device scalars that can be read without waiting."""
-        while (oldest := self._queue.oldest()) is not None and oldest.scalar.ready():
-            for place, number in zip(oldest.places, oldest.read(), strict=True):
-                self._enter(place, number)
-            self._queue.remove(oldest)
+        for place, number in zip(pending.places, numbers, strict=True):
+            if number is None:
+                self.unreadable += 1
+                continue
+            if place >= self._gone:
+                super().__setitem__(place - self._gone, number)
+            self._statistics.add(_as_float(number))
 
     def settle(self) -> None:
         """Read every pending device scalar. Waits for the device, but never makes `append` wait."""
         while (oldest := self._queue.oldest()) is not None:
             numbers = oldest.read()
-            with self._held():
-                if self._queue.remove(oldest):
-                    for place, number in zip(oldest.places, numbers, strict=True):
-                        self._enter(place, number)
+            with held(self._lock):
+                self._enter(oldest, numbers)
 
     @property
     def statistics(self) -> Statistics:
         """Exact running statistics of every number appended so far, as a copy."""
         self.settle()
-        with self._held():
+        with held(self._lock):
             return copy(self._statistics)
 
     @property

@@ -7,19 +7,17 @@ later.
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any, cast
 
 from stepscope.core.walls import attempt
 
 
+@dataclass(eq=False, slots=True)
 class DeviceScalar:
-    """A copy on the device of a number that has not been read yet."""
+    """A copy on the device of a number that has not been read yet; nothing else writes to it."""
 
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Any) -> None:
-        """Keep the copy; nothing else writes to it."""
-        self.tensor = tensor
+    tensor: Any
 
     def ready(self) -> bool:
         """Return whether it can be read without waiting; False where the framework cannot know (all but JAX)."""

@@ -12,7 +12,7 @@ from stepscope.exporters.files.jsonl_log import JsonLines, Rotation
 from stepscope.exporters.files.monitor_rows import GPU_FIELDS, gpu_indices, gpu_row, system_row
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.metrics.statistics import Statistics
-from stepscope.trackers.monitor.machine_monitor import SHORTEST, MachineMonitor
+from stepscope.trackers.monitor.system_monitor import SHORTEST, MachineMonitor
 from stepscope.watcher.machine import MachineThread, whole_machine
 
 if TYPE_CHECKING:
@@ -106,20 +106,17 @@ class GPUMonitor(MachineMonitor):
         host = system_row(moment.new, moment.wall_ns)
         self._indices = gpu_indices(moment.values)
         self._span = (self._span[0] if self._span else moment.monotonic_ns, moment.monotonic_ns)
-        self._count({**{name: host[name] for name in HOST}, **(row or {})})
+        statistics = {name: copy.copy(figures) for name, figures in self._statistics.items()}
+        for name, figures in statistics.items():
+            value = (row or {}).get(name) if name in MEASURED else host[name]
+            if isinstance(value, (int, float)):
+                figures.add(float(value))
+        self._statistics = statistics  # replaced as a whole: a reader never sees half a sample
         if row is not None:
             self._history.append(row)
         elif self.gpu_index not in self._indices and (self._gpu_reasons() or self._thread.samples >= PATIENCE):
             self.notices.say("gpu", f"cannot sample GPU {self.gpu_index}: {self._reason()}; the training goes on")
         self._write([] if row is None else [row], host)
-
-    def _count(self, row: Mapping[str, object]) -> None:
-        statistics = {name: copy.copy(figures) for name, figures in self._statistics.items()}
-        for name, figures in statistics.items():
-            value = row.get(name)
-            if isinstance(value, (int, float)):
-                figures.add(float(value))
-        self._statistics = statistics  # replaced as a whole: a reader never sees half a sample
 
     def _gpu_reasons(self) -> list[str]:
         absent = self._thread.absent

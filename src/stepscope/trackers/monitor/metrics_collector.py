@@ -8,7 +8,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from stepscope.trackers.metrics.custom_metrics import CustomMetrics
+from stepscope.trackers.metrics.recent_values import held
+from stepscope.trackers.monitor.training_metrics import CustomMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from stepscope.trackers.logged_run import LoggedRun
     from stepscope.trackers.monitor.training_metrics import TrainingMetrics
 
-WAIT_SECONDS = 0.02
-"""How long a training thread waits for another before a step is dropped and counted."""
 STOP_SECONDS = 0.2
 """How long `stop` waits for the flushing thread."""
 
@@ -73,10 +72,10 @@ class MetricsCollector:
     def collect(self, metrics: TrainingMetrics) -> TrainingMetrics:
         """Add one step, with its custom metrics, and return it."""
         self.custom.add_to(metrics)
-        if not self._lock.acquire(timeout=WAIT_SECONDS):
-            self.dropped += 1
-            return metrics
-        try:
+        with held(self._lock) as is_held:
+            if not is_held:
+                self.dropped += 1
+                return metrics
             self.collected += 1
             self._buffer.append(metrics)
             if self._due():
@@ -84,18 +83,12 @@ class MetricsCollector:
             while len(self._buffer) > self.buffer_size:
                 self._buffer.popleft()
                 self.dropped += 1
-        finally:
-            self._lock.release()
         return metrics
 
     def flush(self) -> int:
         """Write the buffered steps; return how many there were."""
-        if not self._lock.acquire(timeout=WAIT_SECONDS):
-            return 0
-        try:
-            return self._write()
-        finally:
-            self._lock.release()
+        with held(self._lock) as is_held:
+            return self._write() if is_held else 0
 
     def flush_if_due(self) -> int:
         """Write the buffered steps if the interval has passed; return how many there were."""

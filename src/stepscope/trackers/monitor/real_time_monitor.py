@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.vocabulary import MIB
 from stepscope.exporters.files.jsonl_log import JsonLines
 from stepscope.exporters.files.monitor_rows import gpu_indices
-from stepscope.trackers.monitor.machine_monitor import MachineMonitor
 from stepscope.trackers.monitor.resources import Resources, allocator_memory
+from stepscope.trackers.monitor.system_monitor import MachineMonitor
 from stepscope.watcher.machine import MachineThread, local_machine
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class RealTimeMonitor(MachineMonitor):
         """The newest loss, where there is no training monitor."""
         self.history: deque[Metrics] = deque(maxlen=HISTORY)
         """The newest samples."""
-        self._storage, self._file = storage, None if storage is None or callable(storage) else JsonLines(storage, FILE)
+        self._storage = storage if storage is None or callable(storage) else JsonLines(storage, FILE)
         self._warmup = max(0, int(warmup_samples))
         self._now, self._stream = now, stream
         self._resources = resources or Resources()
@@ -166,14 +166,14 @@ class RealTimeMonitor(MachineMonitor):
     def _log_metrics(self, metrics: Metrics) -> None:
         """Keep a sample in memory and in the storage."""
         self.history.append(metrics)
-        if self._file is not None:
-            self._file.write([metrics])
-        elif callable(self._storage):
+        if isinstance(self._storage, JsonLines):
+            self._storage.write([metrics])
+        elif self._storage is not None:
             self._storage(metrics)
 
     def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        if isinstance(self._storage, JsonLines):
+            self._storage.close()
 
     def _report(self, error: Exception) -> None:
         text = f"Monitoring error: {error}"

@@ -12,10 +12,10 @@ from stepscope.exporters.files.jsonl_log import JsonLines
 from stepscope.exporters.files.monitor_rows import training_row
 from stepscope.recorder.device import DeviceError, DeviceValues, on_device
 from stepscope.session.current import CURRENT
-from stepscope.trackers.line_queue import LineQueue
 from stepscope.trackers.metrics.scalar import DeviceScalar, scalar_of
 from stepscope.trackers.monitor.resources import allocator_memory
 from stepscope.trackers.monitor.training_metrics import TrainingMetrics
+from stepscope.trackers.work_queue import LineQueue
 
 if TYPE_CHECKING:
     from stepscope.recorder.device import Arriving

@@ -1,24 +1,22 @@
-"""The values of one training step."""
+"""The values of one training step, and functions of the user that add to them."""
 
 from __future__ import annotations
 
+import inspect
+from collections import Counter
 from dataclasses import dataclass, field, fields
-from typing import cast
+from inspect import Parameter
+from typing import TYPE_CHECKING, cast
 
+from stepscope.core.errors import in_words
+from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.metrics.scalar import host_number
 
-_OWN = (
-    "epoch",
-    "loss",
-    "accuracy",
-    "learning_rate",
-    "grad_norm",
-    "grad_norm_clipped",
-    "cpu_memory_mb",
-    "gpu_memory_mb",
-)
-_RECORDED = {**{name: name for name in _OWN}, "batch_time": "step_seconds"}
-"""The metric name of each field in a run."""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+STRIKES = 3
+"""Failures in a row after which a function is no longer called."""
 
 
 @dataclass
@@ -76,3 +74,61 @@ class TrainingMetrics:
         recorded = {name: value for name, value in self.custom.items() if value is not None}
         recorded |= {name: own[field_name] for field_name, name in _RECORDED.items() if own[field_name] is not None}
         return recorded
+
+
+_RECORDED = {name: name for name in TrainingMetrics.__dataclass_fields__ if name not in {"step", "timestamp", "custom"}}
+_RECORDED["batch_time"] = "step_seconds"
+"""The metric name of each field in a run."""
+
+
+class CustomMetrics:
+    """Call each function once per step. It takes the step's TrainingMetrics, or nothing, and returns a number."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., object]] | None = None) -> None:
+        """Take the functions by the name of their metric."""
+        self._functions: dict[str, Callable[[TrainingMetrics], object]] = {}
+        self._strikes: Counter[str] = Counter()
+        self._notices = Complaints()
+        self.errors: Counter[str] = Counter()
+        """All failures, by name."""
+        for name, function in (functions or {}).items():
+            if callable(function):
+                self._functions[name] = _taking_metrics(function)
+            else:
+                self.errors[name] += 1
+                cause = f"a {type(function).__name__} is not a function; give a function of the step's metrics"
+                self._notices.say(name, f"cannot use custom metric {name!r}: {cause}")
+
+    def disabled(self) -> list[str]:
+        """Return the metrics whose function is no longer called."""
+        return [name for name, strikes in self._strikes.items() if strikes >= STRIKES]
+
+    def add_to(self, metrics: TrainingMetrics) -> None:
+        """Call the functions for a step and add their values; values that the loop gave are kept, failures left out."""
+        values: dict[str, object] = {}
+        for name, function in self._functions.items():
+            if self._strikes[name] >= STRIKES:
+                continue
+            try:
+                value = function(metrics)
+            except Exception as error:  # noqa: BLE001 - a user's function may raise anything; counted and reported once
+                self.errors[name] += 1
+                self._strikes[name] += 1
+                remedy = f"correct the function, it is left out after {STRIKES} failures in a row"
+                self._notices.say(name, f"cannot compute custom metric {name!r}: {in_words(error)}; {remedy}")
+                continue
+            self._strikes[name] = 0
+            if value is not None:
+                values[name] = value
+        for name, value in values.items():
+            metrics.custom.setdefault(name, value)
+
+
+def _taking_metrics(function: Callable[..., object]) -> Callable[[TrainingMetrics], object]:
+    """Return a function that takes the step's metrics; one that cannot be inspected is assumed to do so."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return function
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.VAR_POSITIONAL)
+    return function if any(one.kind in positional for one in parameters) else lambda _metrics: function()

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stepscope.core.clock import Clock
+from stepscope.core.config import load, load_or_default
+from stepscope.core.errors import UsageError
+from stepscope.core.identity import Distributed, place_of
 from stepscope.core.names import clean
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.alerting.alert_system import AlertSystem
-from stepscope.trackers.metrics.custom_metrics import CustomMetrics
 from stepscope.trackers.metrics.recent_values import RecentValues
 from stepscope.trackers.metrics.scalar import DeviceScalar, scalar_of
-from stepscope.trackers.monitor.monitor_settings import MonitorSettings, read_settings
 from stepscope.trackers.monitor.resources import StepMemory
-from stepscope.trackers.monitor.system_attachment import SystemAttachment
-from stepscope.trackers.monitor.training_metrics import TrainingMetrics
+from stepscope.trackers.monitor.system_monitor import SystemAttachment
+from stepscope.trackers.monitor.training_metrics import CustomMetrics, TrainingMetrics
 from stepscope.trackers.profiling.gradient_watch import GradientNorms, GradientWatch
 
 if TYPE_CHECKING:
@@ -27,14 +31,52 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stepscope.trackers.logged_run import MonitoredRun
-    from stepscope.trackers.monitor.monitor_settings import ConfigSource
 
+ConfigSource: TypeAlias = Mapping[str, object] | str | os.PathLike[str]
+"""Settings in any accepted spelling, or the path of a YAML file with them."""
 _KEPT = ("step", "loss", "accuracy", "learning_rate", "grad_norm", "batch_time", "timestamp")
 FLUSH_SECONDS = 0.2
 """How long the end waits for the alert rules of the last steps."""
 MAX_DASHBOARD_ROWS = 10_000
 MAX_NAMES = 1000
 """Names whose values are kept in process; further ones go to the run only."""
+
+
+@dataclass(frozen=True)
+class MonitorSettings:
+    """The settings that were given, checked, by the path of their key."""
+
+    given: Mapping[str, object] = field(default_factory=dict)
+    """Only the settings that were given: other sources of `init` decide the rest."""
+    remarks: tuple[str, ...] = ()
+    """Remarks about them for people; a run that starts with them prints these itself."""
+
+    def leaves_out(self, environ: Mapping[str, str] = os.environ) -> bool:
+        """Return whether this rank is not tracked: with `track_rank_0_only` all but rank 0."""
+        first_only = self.given.get("recorder.track_rank_0_only") or self.given.get("recorder.distributed") is False
+        return bool(first_only) and place_of(environ, Distributed.current()).rank != 0
+
+    def start_run(self) -> MonitoredRun:
+        """Begin a run with these settings; it becomes the current one of the process."""
+        from stepscope.session.opening import init
+
+        return init(**dict[str, Any](self.given))
+
+
+def read_settings(config: ConfigSource | None, notices: Complaints) -> MonitorSettings:
+    """Check a configuration and return its settings; errors are reported once, and the rest is used."""
+    if config is None:
+        return MonitorSettings()
+    settings = config if isinstance(config, Mapping) else {}
+    files = [] if isinstance(config, Mapping) else [Path(config)]
+    reported = 0
+    try:
+        loaded = load(files, settings)
+    except UsageError as error:
+        notices.say("configuration", str(error))
+        loaded, reported = load_or_default(files, settings), 1
+    given = {path: loaded.get(path) for path, source in loaded.sources.items() if not source.startswith("implied by ")}
+    return MonitorSettings(given, loaded.notices[: len(loaded.notices) - reported])
 
 
 class TrainingMonitor:
@@ -63,7 +105,7 @@ class TrainingMonitor:
         self._clock = clock or Clock()
         self.start_time = self._clock.wall_ns() / 1e9
         self._settings = read_settings(config, self.notices)
-        self.tensorboard_dir = self._settings.tensorboard_dir
+        self.tensorboard_dir = str(self._settings.given.get("exporters.tensorboard.dir") or "") or None
         """Parent folder of the run's TensorBoard files; None if there are none."""
         if run is not None:
             for remark in self._settings.remarks:

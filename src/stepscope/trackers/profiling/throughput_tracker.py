@@ -32,11 +32,6 @@ class ThroughputTracker:
         self._all = Totals()
         self._notices = Complaints()
 
-    @property
-    def updates(self) -> int:
-        """Updates whose time is known."""
-        return self._all.steps
-
     def start(self) -> None:
         """Start the clock now, so that the first update counts too."""
         self._clock.start()
