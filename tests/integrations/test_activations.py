@@ -10,8 +10,13 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - only where torch is
 
-from stepscope.integrations.numerics.activations import Activations, activation_row  # noqa: E402
-from stepscope.integrations.numerics.attention import attention_row, weights_in, weights_of  # noqa: E402
+from stepscope.integrations.numerics.activations import (  # noqa: E402
+    Activations,
+    activation_row,
+    attention_row,
+    weights_in,
+    weights_of,
+)
 from tests.fakes import FakeRun  # noqa: E402
 from tests.integrations.stand_ins import Gpu  # noqa: E402
 

@@ -11,7 +11,7 @@ import pytest
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.integrations.lightning.action_phases import ActionPhases, Durations, phase_of
 from stepscope.integrations.lightning.resource_csv import ResourceTable
-from stepscope.integrations.process_memory import MOST_OBJECTS, dataset_bytes, peak_on_device, peak_resident
+from stepscope.integrations.numerics.memory import MOST_OBJECTS, dataset_bytes, peak_on_device, peak_resident
 from stepscope.integrations.torch.batch import count_samples, count_tokens
 
 

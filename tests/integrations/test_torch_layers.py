@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, whose gradients are looked at")
 
-from stepscope.integrations.numerics.gradient_layers import is_look_due, layer_extremes  # noqa: E402 - it needs torch
+from stepscope.integrations.torch.losses import is_look_due, layer_extremes  # noqa: E402 - it needs torch
 from stepscope.integrations.torch.reductions import EXPOSED, OFTEN, Reductions  # noqa: E402 - it needs torch
 
 

@@ -17,7 +17,7 @@ MODULES = (
     "stepscope.recorder.hotpath",
     *(
         f"stepscope.integrations.torch.{name}"
-        for name in ("calls", "compilation", "data", "optimizers", "root_modules", "timeline")
+        for name in ("calls", "interruptions", "data", "optimizers", "root_modules", "timeline")
     ),
 )
 MILLISECOND = 1_000_000

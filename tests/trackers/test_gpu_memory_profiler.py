@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from stepscope.integrations import process_memory
+from stepscope.integrations.numerics import memory
 from stepscope.profiling import GPUMemoryProfiler
 from stepscope.trackers.profiling import gpu_memory_profiler
 from tests.fakes import Clock
@@ -119,7 +119,7 @@ def test_this_process_has_memory():
 
 def test_system_that_does_not_tell(tmp_path):
     """Without figures from the system everything is NaN, and nothing is a leak."""
-    assert process_memory.resident(tmp_path / "absent") is None
+    assert memory.resident(tmp_path / "absent") is None
     profiler = GPUMemoryProfiler(modules={}, resident=lambda: (math.nan, math.nan))
     assert not profiler.detect_leak()
     assert math.isnan(profiler.baseline_gb)

@@ -174,13 +174,11 @@ class Intake:
         try:
             names = tuple(numbers)
             layout = declarations.layout(names, "d" * len(names))
-            if layout is not None:
-                recorder._write(layout, now, step, numbers.values())
-                return layout
-            recorder._write(declarations.pairs(names), now, step, numbers.values())
+            recorder._write(layout or declarations.pairs(names), now, step, numbers.values())
         except (OSError, TooManyNamesError, TimeoutError) as error:
             self._no_layout(recorder, error)
-        return None
+            return None
+        return layout
 
     def _no_layout(self, recorder: Recorder, error: Exception) -> None:
         if isinstance(error, TooManyNamesError):

@@ -9,9 +9,9 @@ from weakref import WeakValueDictionary
 from transformers import TrainerCallback
 
 from stepscope.core.vocabulary import GIB, MIB
-from stepscope.integrations.open_step import OpenStep
 from stepscope.integrations.target_run import take_run
 from stepscope.integrations.throughput import Load, StepClock, Totals
+from stepscope.integrations.torch.batch import OpenStep
 from stepscope.integrations.walls import guarded
 from stepscope.recorder.complaints import Complaints
 
@@ -77,7 +77,8 @@ class TrainerRecording:
         self.phases = PhaseSwitch(run.phase)
         self._clock, self._totals = StepClock(), Totals()
         self._clock.start()
-        self._hooks: list[Any] = []
+        self.hooks: list[Any] = []
+        """Those on the model; only with them the losses of single steps are recorded."""
         self._waiting: list[str] = []
         self.last: dict[str, Any] = {}
         """The recorded values of the last step; a loss on a device is a tensor."""
@@ -86,14 +87,14 @@ class TrainerRecording:
     def attach(self, model: Any) -> None:
         """Separate forward from backward by hooks on the model; without them both are the phase "compute"."""
         if model is not None:
-            self._hooks.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
-            self._hooks.append(model.register_forward_hook(self._after_forward))
+            self.hooks.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
+            self.hooks.append(model.register_forward_hook(self._after_forward))
 
     def close(self) -> None:
         """Remove the hooks from the model. May be called again."""
         self.phases.to(None)
-        while self._hooks:
-            self._hooks.pop().remove()
+        while self.hooks:
+            self.hooks.pop().remove()
 
     def step_begins(self) -> None:
         """Handle the arrival of the step's batches: they are copied to the device, or computed with."""
@@ -116,7 +117,7 @@ class TrainerRecording:
 
     def substep_ended(self) -> None:
         """Handle the end of one batch of an accumulation."""
-        self.phases.to("copy" if self._hooks else "compute")
+        self.phases.to("copy" if self.hooks else "compute")
 
     def before_optimizer(self, optimizer: Any) -> None:
         """Open the phase, and read the learning rate."""
@@ -136,11 +137,6 @@ class TrainerRecording:
         """Return the steps, samples and tokens per second since the last call; tensors are not read."""
         totals, self._totals = self._totals, Totals()
         return totals.rates()
-
-    @property
-    def loss_is_known(self) -> bool:
-        """Whether losses of single steps are recorded."""
-        return bool(self._hooks)
 
     def between_steps(self, control: Any) -> None:
         """Expect what the Trainer has announced, then data."""
@@ -272,7 +268,7 @@ class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
         named = {}
         for name, value in numbers.items():
             if name not in IN_STEP_ROW:
-                is_mean = name == "loss" and recording.loss_is_known
+                is_mean = name == "loss" and bool(recording.hooks)
                 named[f"trainer/{name}" if is_mean or name.startswith(SUMMARY) else name] = value
         recording.run.log(named, step=state.global_step)
         recording.done("logging")

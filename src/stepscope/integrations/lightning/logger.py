@@ -52,11 +52,6 @@ class StepscopeLogger(Logger):  # type: ignore[misc]
         self._run, self._owned = run, False
         self.notices = Complaints()
 
-    @property
-    def started(self) -> Run | None:
-        """The run, if it has begun."""
-        return self._run
-
     def begin(self, **options: Any) -> Run:
         """Begin the run, if it has not begun; `options` add to those of the constructor."""
         if self._run is None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from stepscope.integrations.lightning.action_phases import ActionPhases
-from stepscope.integrations.open_step import OpenStep
 from stepscope.integrations.target_run import nameless_id, take_run
 from stepscope.integrations.throughput import Load, Totals
+from stepscope.integrations.torch.batch import OpenStep
 from stepscope.integrations.torch.dataset_transforms import DatasetTransforms
 from stepscope.session import current
 

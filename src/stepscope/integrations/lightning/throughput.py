@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.integrations.lightning.callback import MonitorCallback, configured
-from stepscope.integrations.process_memory import dataset_bytes, peak_on_device, peak_resident
+from stepscope.integrations.numerics.memory import dataset_bytes, peak_on_device, peak_resident
 
 if TYPE_CHECKING:
     from stepscope.integrations.lightning.recording import FitRecording

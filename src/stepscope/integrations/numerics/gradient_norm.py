@@ -87,12 +87,12 @@ def norms_of(tensors: Sequence[Any]) -> tuple[Any, list[int]]:
     """
     if _alike(tensors):
         with torch.no_grad():
-            return _stacked(tensors, tensors[0].dtype), list(range(len(tensors)))
+            return torch.stack(_each(tensors, tensors[0].dtype)), list(range(len(tensors)))
     groups: dict[tuple[Any, Any], list[int]] = {}
     for position, tensor in enumerate(tensors):
         groups.setdefault((tensor.device, tensor.dtype), []).append(position)
     with torch.no_grad():
-        parts = [_stacked([tensors[at] for at in members], dtype) for (_, dtype), members in groups.items()]
+        parts = [torch.stack(_each([tensors[at] for at in places], dtype)) for (_, dtype), places in groups.items()]
         home = next((part.device for part in parts if part.device.type != "cpu"), parts[0].device)
         wide = max((part.dtype for part in parts), key=lambda dtype: dtype.itemsize)
         joined = torch.cat([moved(part, home, wide) for part in parts])
@@ -108,10 +108,6 @@ def moved(tensor: Any, device: Any, dtype: Any) -> Any:
     if tensor.device == device:
         return tensor.to(dtype)
     return tensor.to(device, dtype, non_blocking=device.type != "cpu")
-
-
-def _stacked(tensors: Sequence[Any], dtype: Any) -> Any:
-    return torch.stack(_each(tensors, dtype))
 
 
 def _each(tensors: Sequence[Any], dtype: Any) -> list[Any]:

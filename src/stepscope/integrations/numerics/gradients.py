@@ -54,13 +54,8 @@ class HistogramRequest:
     def __init__(self, run: Any) -> None:
         self._run = run
         self.asked = False
-        self._parameters = self._gradients = False
+        """Whether the next step is sampled."""
         self._flights: list[tuple[Readback[str], int | None]] = []
-
-    def ask(self, *, parameters: bool, gradients: bool) -> None:
-        """Request histograms of the next step."""
-        self._parameters, self._gradients = parameters, gradients
-        self.asked = parameters or gradients
 
     def take(self, parameters: Sequence[Any], names: Sequence[str], parts: Sequence[str]) -> None:
         """Start the copies, named `parameters/<name>` and `gradients/<name>`; missing gradients are left out."""
@@ -71,9 +66,8 @@ class HistogramRequest:
             if not parts or any(part in name for part in parts)
         ]
         for name, each in chosen[:HISTOGRAM_TENSORS]:
-            if self._parameters:
-                self._send(f"parameters/{name}", each)
-            if self._gradients and each.grad is not None:
+            self._send(f"parameters/{name}", each)
+            if each.grad is not None:
                 self._send(f"gradients/{name}", each.grad)
 
     def _send(self, name: str, tensor: Any) -> None:
@@ -142,9 +136,9 @@ class Gradients:
         if self._watch is None:
             self._watch = ClipWatch(self, torch)
 
-    def request_histograms(self, *, parameters: bool = True, gradients: bool = True) -> None:
+    def request_histograms(self) -> None:
         """Request histograms of the tracked layers (of all layers, if none is tracked) at the next optimizer step."""
-        self._histograms.ask(parameters=parameters, gradients=gradients)
+        self._histograms.asked = True
 
     def clipped(self, norm: Any, parameters: Any = None, *, limit: Any = None, euclidean: bool = True) -> None:
         """Receive the norm of gradients that the program scales down to `limit`.

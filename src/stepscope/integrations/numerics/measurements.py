@@ -6,7 +6,7 @@ that the program's own clipping computes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from stepscope.integrations.numerics.activations import Activations
 from stepscope.integrations.numerics.flops import Flops
@@ -17,7 +17,7 @@ from stepscope.integrations.numerics.oom import OutOfMemory, is_out_of_memory
 from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from stepscope.integrations.torch.root_modules import Roots
     from stepscope.integrations.torch.timeline import Timeline
@@ -26,16 +26,6 @@ SHARES = {"gradients": 0.05, "activations": 0.1, "memory": 0.03}
 """Share of the overhead budget that each may spend."""
 HISTOGRAMS_EVERY = 1000
 """Steps between two histograms of all parameters and gradients, if requested."""
-
-
-class _Instrumented(Protocol):
-    """What the measurements use of an instrument."""
-
-    timeline: Timeline
-    roots: Roots
-
-    def on_gradients(self, function: Callable[[Any], None]) -> None: ...
-    def on_update(self, function: Callable[[Any], None]) -> None: ...
 
 
 class Numerics:
@@ -74,20 +64,17 @@ class Numerics:
         self.memory = DeviceMemory(run, budget=budgets["memory"]) if memory else None
         self.flops = Flops(run, peak) if flops else None
         self._out_of_memory = OutOfMemory(run)
-        self._instrument: _Instrumented | None = None
+        self._timeline: Timeline | None = None
+        self._roots: Roots | None = None
         self._models = Models()
         self._parameters, self._until_histograms = parameters, 0
         self.failures = Failures(run, "models")
 
-    def connect(self, instrument: _Instrumented) -> None:
-        """Register the parts with an instrument."""
-        self._instrument = instrument
-        timeline = instrument.timeline
+    def connect(self, timeline: Timeline, roots: Roots) -> None:
+        """Register the parts with an instrument's timeline; it calls `before_optimizer` itself."""
+        self._timeline, self._roots = timeline, roots
         if self.gradients is not None:
             self.gradients.attach()
-            instrument.on_gradients(self._learn)
-            instrument.on_gradients(self.gradients.before_optimizer)
-            instrument.on_update(self.gradients.after_optimizer)
         if self.memory is not None:
             timeline.phase_ended = self.memory.phase_end
         timeline.looks.append(self.step_begin)
@@ -97,16 +84,15 @@ class Numerics:
         """Learn the names in these models."""
         for model in models:
             self._models.add(model)
-            self._out_of_memory.attach(model)
-            for part in (self.gradients, self.activations, self.flops):
+            for part in (self._out_of_memory, self.gradients, self.activations, self.flops):
                 if part is not None:
                     part.attach(model)
 
-    def _learn(self, _optimizer: Any = None) -> None:
+    def learn(self, _optimizer: Any = None) -> None:
         """Attach the models that were found since the last call."""
-        assert self._instrument is not None  # noqa: S101 - connected
+        assert self._roots is not None  # noqa: S101 - connected
         with self.failures:
-            self.attach(*(model for model in self._instrument.roots.modules if model not in self._models))
+            self.attach(*(model for model in self._roots.modules if model not in self._models))
 
     def step_begin(self, skipped: int) -> None:
         """Start an examined step; `skipped` is the number of steps since the last one."""
@@ -125,14 +111,14 @@ class Numerics:
 
     def step_end(self, step: int | None) -> None:
         """End an examined step; `step` is its index, None for the current one."""
-        if self._instrument is None:
+        if self._timeline is None:
             return
-        self._learn()
+        self.learn()
         for part in (self.gradients, self.activations, self.memory):
             if part is not None:
                 part.step_end(step)
         if self.flops is not None:
-            self.flops.step_end(self._instrument.timeline.keeper.closed, step)
+            self.flops.step_end(self._timeline.keeper.closed, step)
         if self.gradients is not None:
             self.gradients.looking = False
 

@@ -17,13 +17,10 @@ class Models:
     def __init__(self) -> None:
         self._references: list[weakref.ref[Any]] = []
 
-    def add(self, model: Any) -> bool:
-        """Add a model; return whether it is new."""
-        if model in self:
-            return False
-        self._references = [each for each in self._references if each() is not None]
-        self._references.append(weakref.ref(model))
-        return True
+    def add(self, model: Any) -> None:
+        """Add a model, unless it is known."""
+        if model not in self:
+            self._references = [weakref.ref(known) for known in (*self, model)]
 
     def __contains__(self, model: object) -> bool:
         return any(known is model for known in self)

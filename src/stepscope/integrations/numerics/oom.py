@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.parameters import plain_name
 from stepscope.core.remedies import remedy
 from stepscope.core.walls import attempt
-from stepscope.integrations.numerics.memory import largest_free
+from stepscope.integrations.numerics.memory import largest_free, used_cuda
 from stepscope.integrations.numerics.models import Models
-from stepscope.integrations.process_memory import used_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

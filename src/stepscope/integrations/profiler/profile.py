@@ -10,8 +10,7 @@ import sys
 import time
 import warnings
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -110,22 +109,6 @@ class ProfileResult:
         return lines + [f"Profiler: {note}" for note in self.notes]
 
 
-@dataclass
-class _Progress:
-    """The progress of a profile."""
-
-    passed: int = 0
-    """Steps that have ended since its start."""
-    thread: int = 0
-    began: float = 0.0
-    """Start of the first recorded step; seconds, monotonic."""
-    recorded: int = 0
-    first_step: int | None = None
-    collected: float | None = None
-    """Duration of the recorded steps in seconds, once they have ended."""
-    notes: list[str] = field(default_factory=list)
-
-
 class Profile:
     """One profile: `start()`, then `step()` after each step; it ends by itself, or with `stop()`.
 
@@ -162,7 +145,13 @@ class Profile:
         self._folder, self._name, self._run = Path(folder), name, run
         self._show, self._labels, self._clock, self._modules = show, dict(labels or {}), clock, modules
         self._profiler: Any = None
-        self._progress = _Progress()
+        self._thread = self._passed = self._recorded = 0
+        self._began = 0.0
+        """Start of the first recorded step; seconds, monotonic."""
+        self._first_step: int | None = None
+        self._collected_seconds: float | None = None
+        """Duration of the recorded steps, once they have ended."""
+        self._notes: list[str] = []
         self.active = False
         """Whether the profile has started and not ended."""
 
@@ -170,23 +159,21 @@ class Profile:
         """Start; return whether that was possible. A profile that has ended does not start again."""
         if self.active or self.result is not None:
             return self.active
-        self.active = True
-        self._progress = _Progress(thread=get_ident())
+        self.active, self._thread = True, get_ident()
         if not self.options.wait:
             self._guard("start", self._begin)
         return self.active
 
     def step(self) -> None:
         """Count a step that has ended."""
-        if not self.active or get_ident() != self._progress.thread:
-            return
-        self._progress.passed += 1
-        self._guard("go on with", self._advance)
+        if self.active and get_ident() == self._thread:
+            self._passed += 1
+            self._guard("go on with", self._advance)
 
     def stop(self) -> ProfileResult | None:
         """End now with the steps so far; return the result, None if the profile never started."""
         if self.active:
-            if get_ident() == self._progress.thread:
+            if get_ident() == self._thread:
                 self._guard("stop", self._end)
             else:
                 self._fail("it was stopped by another thread than the one that started it")
@@ -222,7 +209,7 @@ class Profile:
             self._fail(f"torch cannot profile {', '.join(options.activities)} here; try activities=['cpu']")
             return
         if "cpu" in options.activities and "cpu" not in supported:
-            self._progress.notes.append("torch cannot profile the processor here")
+            self._notes.append("torch cannot profile the processor here")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a missing warm-up was requested
             plan = profiling.schedule(wait=0, warmup=options.warmup, active=options.steps, repeat=1)
@@ -234,71 +221,69 @@ class Profile:
             with_stack=options.with_stack,
         )
         self._profiler.start()
-        self._progress.began = self._clock()
+        self._began = self._clock()
         if not options.warmup:
-            self._progress.first_step = self._next_step()
+            self._first_step = self._next_step()
 
     def _advance(self) -> None:
-        progress, options = self._progress, self.options
-        if progress.passed <= options.wait:
-            if progress.passed == options.wait:
+        options = self.options
+        if self._passed <= options.wait:
+            if self._passed == options.wait:
                 self._begin()
             return
         now = self._clock()
-        done = progress.passed - options.wait - options.warmup
+        done = self._passed - options.wait - options.warmup
         if done >= options.steps:
             self._collect(now, options.steps)
         self._profiler.step()
         if done >= options.steps:
             self._end()
         elif done == 0:
-            progress.began, progress.first_step = self._clock(), self._next_step()
-        elif done > 0 and now - progress.began > options.seconds:
-            progress.notes.append(f"ended after {options.seconds:g} s, its limit")
+            self._began, self._first_step = self._clock(), self._next_step()
+        elif done > 0 and now - self._began > options.seconds:
+            self._notes.append(f"ended after {options.seconds:g} s, its limit")
             self._end()
 
     def _collect(self, now: float, steps: int) -> None:
-        if self._progress.collected is None:
-            self._progress.collected, self._progress.recorded = now - self._progress.began, steps
+        if self._collected_seconds is None:
+            self._collected_seconds, self._recorded = now - self._began, steps
 
     def _next_step(self) -> int | None:
         return None if self._run is None else self._run.step_index + 1
 
     def _end(self) -> None:
-        progress, options = self._progress, self.options
+        options = self.options
         profiler, self._profiler = self._profiler, None
-        done = max(0, progress.passed - options.wait - options.warmup)
-        self._collect(self._clock(), done)
+        self._collect(self._clock(), max(0, self._passed - options.wait - options.warmup))
         if profiler is None:
             self._fail("it ended before its first step")
             return
         profiler.stop()
-        if not progress.recorded:
-            self._fail(f"it ended after {progress.passed} steps, before the first recorded one; profile longer")
+        if not self._recorded:
+            self._fail(f"it ended after {self._passed} steps, before the first recorded one; profile longer")
             return
-        if progress.recorded < options.steps:
-            progress.notes.append(f"it has {progress.recorded} of {options.steps} steps")
+        if self._recorded < options.steps:
+            self._notes.append(f"it has {self._recorded} of {options.steps} steps")
         self._finish(self._collected(profiler))
 
     def _collected(self, profiler: Any) -> ProfileResult:
-        progress, options = self._progress, self.options
         raw = profiler.profiler.kineto_results.events()
-        notes = list(progress.notes)
+        notes = list(self._notes)
         if len(raw) > MAX_EVENTS:
             notes.append(f"operations are those of the first {MAX_EVENTS} of {len(raw)} events")
         found = summarise(read(raw[:MAX_EVENTS]))
         trace = self._trace(profiler, len(raw))
         notes += [trace.note] if trace.note else []
-        first = progress.first_step
+        first = self._first_step
         return ProfileResult(
             name=self._name,
-            steps=progress.recorded,
+            steps=self._recorded,
             first_step=first,
-            last_step=None if first is None else first + progress.recorded - 1,
-            seconds=progress.collected or 0.0,
+            last_step=None if first is None else first + self._recorded - 1,
+            seconds=self._collected_seconds or 0.0,
             clock=found.clock,
             operation_seconds=found.seconds,
-            operations=tuple(found.operations[: options.top]),
+            operations=tuple(found.operations[: self.options.top]),
             trace=None if trace.path is None else str(trace.path),
             trace_bytes=trace.size,
             notes=tuple(notes),
@@ -320,10 +305,10 @@ class Profile:
     def _fail(self, cause: str) -> None:
         profiler, self._profiler = self._profiler, None
         causes = [cause]
-        if profiler is not None and get_ident() == self._progress.thread:
+        if profiler is not None and get_ident() == self._thread:
             with wall(lambda error: causes.append(f"(and it did not stop: {type(error).__name__})")):
                 profiler.stop()
-        self._finish(ProfileResult(self._name, notes=tuple(self._progress.notes), error=" ".join(causes)))
+        self._finish(ProfileResult(self._name, notes=tuple(self._notes), error=" ".join(causes)))
 
     def _finish(self, result: ProfileResult) -> None:
         self.active, self.result = False, result
@@ -342,14 +327,12 @@ class Profile:
 class EpochProfiles:
     """Profiles of some epochs, one trace each: `chrome_trace_epoch_<n>`."""
 
-    def __init__(
-        self, folder: str | Path, epochs: Iterable[int], *, make: Callable[..., Profile] = Profile, **options: Any
-    ) -> None:
+    def __init__(self, folder: str | Path, epochs: Iterable[int], **options: Any) -> None:
         """Profile the epochs of these numbers; wrong `options` of `Profile` raise TypeError or ValueError."""
         self.epochs = frozenset(epochs)
         self.results: dict[int, ProfileResult] = {}
         """The results by epoch."""
-        self._make: Callable[[str], Profile] = partial(make, folder, **options)
+        self._make: Callable[[str], Profile] = lambda name: Profile(folder, name, **options)
         self._make("")  # wrong options are reported now, not in the middle of a training
         self._current: tuple[int, Profile] | None = None
 

@@ -58,15 +58,11 @@ class Calls:
     def __init__(self, timeline: Timeline, roots: Roots, *, copies: bool) -> None:
         """Charge to `timeline`, with `copies` between devices; the hooks of `roots` are not saved with a model."""
         self._timeline, self._roots, self._copies = timeline, roots, copies
-        self._depth = 0
+        self.depth = 0
+        """Backward passes that are running, one inside another."""
         self._passes: list[tuple[str, Any, Any]] = []
         self.heard: Callable[[Any], None] | None = None
         """Called with the root of a backward pass, in measured steps."""
-
-    @property
-    def in_backward(self) -> bool:
-        """Whether a backward pass is running."""
-        return self._depth > 0
 
     def attach(self, patches: Patches, imports: AfterImport) -> None:
         """Install the wrappers; those of modules that are not loaded yet follow when they are."""
@@ -197,7 +193,7 @@ class Calls:
                 return self._other_backward(original, args, kwargs)
             timeline.fresh = None
             timeline.backwards += 1
-            self._depth += 1
+            self.depth += 1
             add(monotonic_ns() << BITS | BACKWARD)
             if is_pass:
                 self._hear(args)
@@ -205,12 +201,12 @@ class Calls:
                 return original(*args, **kwargs)
             finally:
                 add(monotonic_ns() << BITS)
-                self._depth -= 1
+                self.depth -= 1
 
         return backward
 
     def _hear(self, args: Any) -> None:
-        if self.heard is not None and args and self._depth == 1:
+        if self.heard is not None and args and self.depth == 1:
             self.heard(args[0])
 
     @staticmethod
@@ -233,7 +229,7 @@ class Calls:
         timeline.backwards += 1
         timeline.keeper.backward()
         begun = self._begin_backward(timeline)
-        self._depth += 1
+        self.depth += 1
         if begun and original.__name__ == "backward":
             self._hear(args)
         hook = monotonic_ns() if start else 0
@@ -241,13 +237,13 @@ class Calls:
             return original(*args, **kwargs)
         finally:
             back = monotonic_ns() if start else 0
-            self._depth -= 1
+            self.depth -= 1
             if begun:
                 timeline.backward.end()
                 if timeline.device is not None:
                     timeline.device.mark()
                     timeline.phase_ended("backward")
-            if not self._depth:
+            if not self.depth:
                 timeline.keeper.backward_done()
             if start:
                 timeline.cost(hook - start + monotonic_ns() - back)

@@ -17,10 +17,9 @@ import torch
 from stepscope.core.after_import import AfterImport
 from stepscope.integrations.numerics.measurements import Numerics
 from stepscope.integrations.torch.calls import Calls, supports_devices
-from stepscope.integrations.torch.compilation import Compilations
 from stepscope.integrations.torch.data import Loaders
 from stepscope.integrations.torch.device import DeviceClock
-from stepscope.integrations.torch.garbage import Garbage
+from stepscope.integrations.torch.interruptions import Compilations, Garbage
 from stepscope.integrations.torch.losses import Losses
 from stepscope.integrations.torch.optimizers import Optimizers
 from stepscope.integrations.torch.patches import Patches
@@ -95,7 +94,7 @@ class Instrument:
         """Install all hooks (again)."""
         self.roots.attach(self._patches)
         self._calls.attach(self._patches, self._imports)
-        self._optimizers.attach(self.timeline, self._patches, lambda: self._calls.in_backward)
+        self._optimizers.attach(self.timeline, self._patches, lambda: self._calls.depth > 0)
         self._loaders.attach(self._patches)
         self._compilations.attach(self._imports)
         self._garbage.attach()
@@ -125,7 +124,11 @@ class Instrument:
     def measure(self, numerics: Numerics) -> None:
         """Also measure the numbers of the training."""
         self._numerics = numerics
-        numerics.connect(self)
+        numerics.connect(self.timeline, self.roots)
+        if numerics.gradients is not None:
+            for measure in (numerics.learn, numerics.gradients.before_optimizer):
+                self._optimizers.before.append(self._guarded(measure))
+            self._optimizers.after.append(self._guarded(numerics.gradients.after_optimizer))
 
     def listen(self) -> None:
         """Also record losses, learning rates and padding, for an uninstrumented program."""
@@ -144,24 +147,12 @@ class Instrument:
         if self._numerics is not None:
             self._numerics.failed(error)
 
-    def on_gradients(self, function: Callable[[Any], None]) -> None:
-        """Call `function` with each optimizer about to step, in examined steps, while its gradients exist."""
-        self._optimizers.before.append(self._guarded(function))
-
-    def on_update(self, function: Callable[[Any], None]) -> None:
-        """Call `function` with each optimizer that has stepped in an examined step."""
-        self._optimizers.after.append(self._guarded(function))
-
-    def disarm(self) -> None:
-        """Stop working in this process: it is the child of a fork."""
-        self.timeline.active = False
-
     def _silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
         if self._numerics is not None:
             self._numerics.silence(quiet)
         if self.timeline.traced:
             return
-        self.roots.silence(quiet)
+        (self.roots.suspend if quiet else self.roots.hook)()
         self._optimizers.silence(quiet)
         if self.timeline.keeper.fed or not quiet:  # without a loader the backward pass starts a step
             self._calls.silence(quiet)
@@ -197,7 +188,7 @@ def _disarm_in_children(instrument: Instrument) -> None:
     def disarm() -> None:
         found = reference()
         if found is not None:
-            found.disarm()
+            found.timeline.active = False
 
     os.register_at_fork(after_in_child=disarm)
 

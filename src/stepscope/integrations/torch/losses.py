@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional
 
 from stepscope.core.vocabulary import spellings
-from stepscope.integrations.numerics.gradient_layers import is_look_due, layer_extremes
+from stepscope.integrations.numerics.gradient_norm import gradients_of, norms_of
 from stepscope.integrations.torch.batch import MASK, on_host
 from stepscope.integrations.torch.patches import Patches
 from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from stepscope.integrations.torch.root_modules import Roots
     from stepscope.integrations.torch.timeline import Timeline
@@ -41,6 +41,9 @@ MOST = 4096
 LOOK_AT = 6
 """The backward pass whose graph is counted."""
 MOST_NODES = 20_000
+FIRST_LOOK = 6
+"""The first update whose layers are recorded."""
+MOST_WEIGHTS = 2000
 SHORTEST = 8
 """Minimum length of a sequence that may have padding at its end."""
 
@@ -214,6 +217,34 @@ def optimizer_setup(optimizer: Any) -> dict[str, Any]:
     asked = [group.get("fused") or group.get("foreach") for group in groups]
     together = all(asked) or (all(one is None for one in asked) and all(tensor.is_cuda for tensor in tensors))
     return {"optimizer": type(optimizer).__name__, "tensors": len(tensors), "one_by_one": not together}
+
+
+def is_look_due(update: int) -> bool:
+    """Return whether to record the layers at this update, counted from 1: at the 6th, 12th, 24th and so on."""
+    times, rest = divmod(update, FIRST_LOOK)
+    return rest == 0 and times.bit_count() == 1
+
+
+def layer_extremes(optimizer: Any, models: Iterable[Any]) -> dict[str, Any] | None:
+    """Return the weakest and strongest gradient per element among an optimizer's weights on the host; None if none.
+
+    Weights are parameters of two dimensions or more: biases and norms say little.
+    """
+    parameters = [each for group in optimizer.param_groups for each in group["params"] if each.ndim > 1][:MOST_WEIGHTS]
+    found = gradients_of(parameters)
+    if not found.tensors or not found.complete or any(each.device.type != "cpu" for each in found.tensors):
+        return None
+    norms, order = norms_of(found.tensors)
+    sizes = [max(found.tensors[at].numel(), 1) for at in order]
+    strengths = [norm / size**0.5 for norm, size in zip(norms.tolist(), sizes, strict=True)]  # root mean squares
+    alive = [(value, at) for value, at in zip(strengths, order, strict=True) if value > 0]
+    names = {id(value): name for model in models for name, value in model.named_parameters()}
+    facts: dict[str, Any] = {"weights": len(strengths), "zero": sum(value == 0 for value in strengths)}
+    if alive:
+        (weakest, place), (strongest, _) = min(alive), max(alive)
+        facts |= {"weakest": weakest, "strongest": strongest, "ratio": weakest / strongest}
+        facts["layer"] = names.get(id(parameters[found.positions[place]]), "")
+    return facts
 
 
 def padding_of(batch: Any) -> float | None:

@@ -203,7 +203,8 @@ class Roots:
         self._settling = 0
         self._wait, self._skipped = 1, 0
         self._backwards = 0
-        self._ignored = 0
+        self.ignored = 0
+        """Reasons to remember nothing: compilations that are running."""
         self.troubles: list[str] = []
 
     @property
@@ -242,7 +243,7 @@ class Roots:
 
         def make(module: Any, *args: Any, **kwargs: Any) -> Any:
             made = original(module, *args, **kwargs)
-            if not compiling() and timeline.active and not self._ignored:
+            if not compiling() and timeline.active and not self.ignored:
                 new.append(weakref.ref(module))
             return made
 
@@ -259,10 +260,6 @@ class Roots:
             return original(module)
 
         return evaluating
-
-    def begin_ignoring(self, count: int) -> None:
-        """Add `count` (1 or -1) to the reasons to remember nothing."""
-        self._ignored += count
 
     def _hiding(self, original: Any) -> Any:
         def script(*args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:
@@ -300,13 +297,6 @@ class Roots:
         finally:
             if not self._timeline.quiet:
                 self.hook()
-
-    def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
-        """Remove the hooks while steps are not measured."""
-        if quiet:
-            self.suspend()
-        else:
-            self.hook()
 
     def hook(self) -> None:
         """Install the hooks of all known roots."""

@@ -10,7 +10,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.vocabulary import GIB, MIB
-from stepscope.integrations.process_memory import STATM, resident, used_cuda
+from stepscope.integrations.numerics.memory import STATM, resident, used_cuda
 from stepscope.watcher.machine import host_basics
 
 if TYPE_CHECKING:

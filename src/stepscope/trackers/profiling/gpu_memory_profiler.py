@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.run_description import memory as host_memory
 from stepscope.core.vocabulary import GIB
-from stepscope.integrations.process_memory import peak_resident, resident
+from stepscope.integrations.numerics.memory import peak_resident, resident
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.metrics.statistics import Statistics
 

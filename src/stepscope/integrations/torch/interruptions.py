@@ -1,7 +1,8 @@
-"""Compilations by torch.compile: their time, and which are recompilations, through Dynamo's own callbacks."""
+"""What interrupts a step: compilations by torch.compile, through Dynamo's callbacks, and garbage collections."""
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 from time import monotonic_ns
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 CALLBACKS, FRAMES = "torch._dynamo.callback", "torch._dynamo.eval_frame"
 OURS = ("stepscope.integrations.", "stepscope.recorder.", "stepscope.core.after_import")
+OLDEST = 2
+"""Generation whose collections take long enough to matter: younger ones take microseconds."""
 
 
 class Compilations:
@@ -78,13 +81,13 @@ class Compilations:
             timeline.traced = True
             timeline.compiled()
             timeline.settle()
-        self._roots.begin_ignoring(1)
+        self._roots.ignored += 1
         self._begun.append((timeline.active and self._charge.begin(), monotonic_ns()))
 
     def _end(self, *given: Any) -> None:
         if not self._begun:
             return
-        self._roots.begin_ignoring(-1)
+        self._roots.ignored -= 1
         begun, start = self._begun.pop()
         if begun:
             self._charge.end()
@@ -122,3 +125,31 @@ def _codes(module: ModuleType) -> Iterator[CodeType]:
         code = todo.pop()
         yield code
         todo += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+
+
+class Garbage:
+    """The collector's callback, which charges long collections to `timeline`."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._charge = timeline.charge(automatic.GARBAGE)
+        self._begun = False
+
+    def attach(self) -> None:
+        """Install it."""
+        gc.callbacks.append(self._collect)
+
+    def detach(self) -> None:
+        """Remove it."""
+        if self._collect in gc.callbacks:
+            gc.callbacks.remove(self._collect)
+
+    def _collect(self, moment: str, facts: dict[str, Any]) -> None:
+        if facts["generation"] < OLDEST:
+            return
+        if moment == "start":
+            timeline = self._timeline
+            self._begun = timeline.active and not timeline.quiet and self._charge.begin()
+        elif self._begun:
+            self._begun = False
+            self._charge.end()
