@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape, quoteattr
 from stepscope.analysis.compare.gate import FAILED, NOT_JUDGED, PASSED, UNDECIDED
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.numbers import format_change, format_value
-from stepscope.reports.report_markdown import text
+from stepscope.reports.report_markdown import table, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,36 +33,27 @@ def interval(found: Difference) -> str:
 
 def markdown(comparisons: Sequence[Comparison], *, strict: bool = False) -> str:
     """Return comparisons of B and others with A as a Markdown page; with `strict` an undecided gate fails."""
-    return "\n".join(line for comparison in comparisons for line in _page(comparison, strict=strict)) + "\n"
+    return "".join(f"{part}\n\n" for comparison in comparisons for part in _paragraphs(comparison, strict=strict))
 
 
-def _page(comparison: Comparison, *, strict: bool) -> Iterator[str]:
+def _paragraphs(comparison: Comparison, *, strict: bool) -> Iterator[str]:
     yield f"### {text(comparison.b)} beside {text(comparison.a)}"
-    yield ""
-    if comparison.gates:
-        stopped = [item for item in comparison.gates if item.stops(strict=strict)]
-        yield f"**{len(stopped)} of {len(comparison.gates)} gates not passed**" if stopped else "**All gates passed**"
-        yield ""
-        yield "| gate | result | why |"
-        yield "|---|---|---|"
-        yield from (
-            f"| {text(item.gate)} | {MARKS[item.result]} | {text(item.why, 2000)} |" for item in comparison.gates
-        )
-        yield ""
-    yield "| quantity | A | B | difference | interval | verdict |"
-    yield "|---|---:|---:|---:|---:|---|"
-    yield from (_row(item) for item in comparison.quantities)
-    yield ""
-    yield from (f"- {text(item.text, 2000)}" for item in comparison.findings)
+    gates = comparison.gates
+    if gates:
+        stopped = [item for item in gates if item.stops(strict=strict)]
+        yield f"**{len(stopped)} of {len(gates)} gates not passed**" if stopped else "**All gates passed**"
+        judged = [[text(item.gate), MARKS[item.result], text(item.why, 2000)] for item in gates]
+        yield table(["gate", "result", "why"], judged, "   ")
+    titles = ["quantity", "A", "B", "difference", "interval", "verdict"]
+    yield table(titles, [_row(item) for item in comparison.quantities], " nnnn ")
     if comparison.findings:
-        yield ""
+        yield "\n".join(f"- {text(item.text, 2000)}" for item in comparison.findings)
 
 
-def _row(item: Compared) -> str:
+def _row(item: Compared) -> list[str]:
     found = item.found
     values = (value(number, item.unit) for number in (found.a, found.b))
-    cells = [text(item.quantity), *values, format_change(found.ratio), interval(found), found.verdict]
-    return f"| {' | '.join(cells)} |"
+    return [text(item.quantity), *values, format_change(found.ratio), interval(found), found.verdict]
 
 
 def junit(comparisons: Sequence[Comparison], *, strict: bool = False) -> str:
@@ -79,13 +70,10 @@ def _suite(comparison: Comparison, *, strict: bool) -> str:
     counts = f'tests="{len(gates)}" failures="{failed}" errors="{errors}" skipped="{skipped}"'
     name = _attribute(f"{comparison.b} beside {comparison.a}")
     cases = "".join(_case(item, name, strict=strict) for item in gates)
-    rows = (_row_text(item.quantity, item.found) for item in comparison.quantities)
+    found = [(item.quantity, item.found) for item in comparison.quantities]
+    rows = (f"{name}: {format_change(one.ratio)} [{interval(one)}] {one.verdict} ({one.why})" for name, one in found)
     listing = escape("".join(f"{UNSAFE.sub(REPLACEMENT, row)}\n" for row in rows))
     return f"  <testsuite name={name} {counts}>\n{cases}    <system-out>{listing}</system-out>\n  </testsuite>\n"
-
-
-def _row_text(quantity: str, found: Difference) -> str:
-    return f"{quantity}: {format_change(found.ratio)} [{interval(found)}] {found.verdict} ({found.why})"
 
 
 def _case(item: Judgement, suite: str, *, strict: bool) -> str:

@@ -66,10 +66,8 @@ def _which(label: str, rank: int, attempt: int | None) -> str:
 
 def _line(one: Points | Blocks, label: str, *, by_time: bool) -> DrawnLine:
     if isinstance(one, Points):
-        value = one.value
-        x = one.time / 1e6 if by_time else one.step.astype(np.float64)
-        fine = np.isfinite(value)
-        return DrawnLine(label, x[fine], value[fine], value[fine], value[fine], x[~fine])
+        x, fine = one.time / 1e6 if by_time else one.step.astype(np.float64), np.isfinite(one.value)
+        return DrawnLine(label, x[fine], *(one.value[fine],) * 3, x[~fine])
     x = one.last_time / 1e6 if by_time else one.last_step.astype(np.float64)
     fine = np.isfinite(one.mean)
     return DrawnLine(label, x[fine], one.mean[fine], one.min[fine], one.max[fine], x[one.nonfinite > 0])
@@ -80,14 +78,12 @@ def drawing(lines: Sequence[DrawnLine], unit: str, *, by_time: bool) -> Markup:
     known = [line for line in lines if len(line.x)]
     if not known:
         return tag("p", "nothing to draw", class_="soft")
-    first = min(float(line.x.min()) for line in known)
-    last = max(float(line.x.max()) for line in known)
-    low, high = min(float(line.low.min()) for line in known), max(float(line.high.max()) for line in known)
+    first, low = (min(float(getattr(line, key).min()) for line in known) for key in ("x", "low"))
+    last, high = (max(float(getattr(line, key).max()) for line in known) for key in ("x", "high"))
     frame = _Frame(first, last, low, high)
     parts: list[Any] = [frame.grid(unit, by_time=by_time)]
     for place, line in enumerate(known):
-        style = f"line-{place % 8}"
-        parts += [frame.band(line, style), frame.path(line, style)]
+        parts += frame.paths(line, f"line-{place % 8}")
     parts += [
         tag("line", x1=frame.x(at), x2=frame.x(at), y1=0, y2=TOP, class_="bad")
         for line in known
@@ -124,16 +120,16 @@ class _Frame:
             made.append(tag("text", text, x=self.x(at), y=HEIGHT - 6, text_anchor="middle"))
         return made
 
-    def path(self, line: DrawnLine, style: str) -> Markup:
-        x, mean, _, _ = thinned(line)
-        return tag("path", d=_points(x, mean, self), class_=f"mean {style}")
+    def paths(self, line: DrawnLine, style: str) -> list[Markup]:
+        x, mean, low, high = thinned(line)
+        back = self._points(x[::-1], low[::-1]).replace("M", "L", 1)
+        band = tag("path", d=f"{self._points(x, high)}{back}Z", class_=f"band {style}")
+        return [*([band] if (high > low).any() else []), tag("path", d=self._points(x, mean), class_=f"mean {style}")]
 
-    def band(self, line: DrawnLine, style: str) -> Markup | None:
-        x, _, low, high = thinned(line)
-        if not (high > low).any():
-            return None
-        back = _points(x[::-1], low[::-1], self).replace("M", "L", 1)
-        return tag("path", d=f"{_points(x, high, self)}{back}Z", class_=f"band {style}")
+    def _points(self, x: Floats, y: Floats) -> str:
+        return "M" + "L".join(
+            f"{self.x(at):g} {self.y(value):g}" for at, value in zip(x.tolist(), y.tolist(), strict=True)
+        )
 
 
 def thinned(line: DrawnLine) -> tuple[Floats, Floats, Floats, Floats]:
@@ -146,11 +142,6 @@ def thinned(line: DrawnLine) -> tuple[Floats, Floats, Floats, Floats]:
     mean = np.add.reduceat(line.mean, starts) / counts
     ends = starts + counts - 1
     return line.x[ends], mean, np.minimum.reduceat(line.low, starts), np.maximum.reduceat(line.high, starts)
-
-
-def _points(x: Floats, y: Floats, frame: _Frame) -> str:
-    places = zip(x.tolist(), y.tolist(), strict=True)
-    return "M" + "L".join(f"{frame.x(at):g} {frame.y(value):g}" for at, value in places)
 
 
 def ticks(low: float, high: float, number: int) -> list[float]:

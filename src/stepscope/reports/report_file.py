@@ -1,16 +1,22 @@
-"""The report of a run as one HTML file: the page's own charts with their data, to keep, to send and to print."""
+"""The report of a run as one HTML file, to keep, to send and to print: the page's own charts with their data.
+
+It needs no network, has a strict content policy, and is readable without scripts.
+"""
 
 from __future__ import annotations
 
+import base64
 import gzip
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.reports import report_sections as sections
+from stepscope.reports.markup import Markup, document, tag
 from stepscope.reports.report_drawing import DrawnLine, drawing, lines_of
-from stepscope.reports.report_page import ChartBundle, ChartSlot, page
 from stepscope.store.curves import Ask, Curves, curves
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
@@ -18,7 +24,7 @@ from stepscope.views.curve_message import encode_curves
 from stepscope.views.report import markers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from stepscope.store.reader import Past
 
@@ -30,12 +36,26 @@ MOST_BYTES = 1_150_000
 MOST_RANKS = 8
 """Maximum ranks with their own line; more are folded into one with its band."""
 
+EXTREMES = "Charts hold the lowest and highest value of every interval: no spike is left out."
+
+
+@dataclass(frozen=True)
+class _ChartBundle:
+    """The page's own charts, and their data."""
+
+    script: str
+    style: str
+    series: bytes
+    """The curves as the server sends them, compressed with gzip."""
+    facts: Mapping[str, Any]
+    """runs, labels, origin, markers: see web/src/report.ts."""
+
 
 def html_of(runs: Sequence[Past], facts: dict[str, Any]) -> str:
     """Return the HTML file of a report; `runs` are the runs behind `facts`."""
     labels = [past.name for past in runs]
-    machine = [] if len(runs) > 1 else [name for one in facts["resources"]["charts"] for name in one["names"]]
-    names = [*facts["training"]["charts"], *machine]
+    machine = [] if len(runs) > 1 else facts["resources"]["charts"]
+    names = [*facts["training"]["charts"], *(name for chart in machine for name in chart["names"])]
     points = POINTS
     while True:
         found = [curves_of(past, names, points, fold=len(runs) > 1) for past in runs]
@@ -43,8 +63,20 @@ def html_of(runs: Sequence[Past], facts: dict[str, Any]) -> str:
         if bundle is None or len(bundle.series) <= MOST_BYTES or points <= FEWEST:
             break
         points = max(FEWEST, int(points * min(0.7, MOST_BYTES / len(bundle.series))))
-    training, machines = _slots(facts, labels, found, machine=len(runs) == 1)
-    return page(facts, training, machines, bundle)
+    machines = []
+    for chart in machine:
+        lines = [line for name in chart["names"] for line in lines_of(found[0], name, name, by_time=True)]
+        machines.append(_figure(chart["title"], chart["unit"], chart["names"], lines, by_time=True))
+    return _page(facts, _training(facts["training"], labels if len(runs) > 1 else [""], found), machines, bundle)
+
+
+def _training(facts: dict[str, Any], labels: Sequence[str], found: Sequence[Curves]) -> list[Markup]:
+    units, figures = {one["name"]: one["unit"] for one in facts["metrics"]}, []
+    for name in facts["charts"]:
+        pairs = zip(found, labels, strict=True)
+        lines = [line for one, label in pairs for line in lines_of(one, name, label, by_time=False)]
+        figures.append(_figure(name, units.get(name, ""), [name], lines, by_time=False))
+    return figures
 
 
 def curves_of(past: Past, names: Sequence[str], points: int, *, fold: bool = False) -> Curves:
@@ -55,7 +87,7 @@ def curves_of(past: Past, names: Sequence[str], points: int, *, fold: bool = Fal
 
 def _bundle(
     runs: Sequence[Past], labels: Sequence[str], found: Sequence[Curves], facts: dict[str, Any]
-) -> ChartBundle | None:
+) -> _ChartBundle | None:
     """Return the page's charts with their data; None if the page was not built."""
     folder = files("stepscope.web").joinpath("static").joinpath("report")
     script, style = folder.joinpath("report.js"), folder.joinpath("report.css")
@@ -65,7 +97,7 @@ def _bundle(
     message = encode_curves([(key, _short(one)) for key, one in zip(keys, found, strict=True)])
     series = gzip.compress(message, 9, mtime=0)
     embedded = {"runs": keys, "labels": list(labels), "origin": facts["run"]["created"], "markers": markers(facts)}
-    return ChartBundle(script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8"), series, embedded)
+    return _ChartBundle(script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8"), series, embedded)
 
 
 def _short(found: Curves) -> Curves:
@@ -81,22 +113,50 @@ def _short(found: Curves) -> Curves:
     return replace(found, blocks=replace(found.blocks, **columns), points=points)
 
 
-def _slots(
-    facts: dict[str, Any], labels: Sequence[str], found: Sequence[Curves], *, machine: bool
-) -> tuple[list[ChartSlot], list[ChartSlot]]:
-    units = {one["name"]: one["unit"] for one in facts["training"]["metrics"]}
-    labels = labels if len(found) > 1 else [""]
-    training, machines = [], []
-    for name in facts["training"]["charts"]:
-        pairs = zip(found, labels, strict=True)
-        lines = [line for one, label in pairs for line in lines_of(one, name, label, by_time=False)]
-        training.append(_slot(name, units.get(name, ""), [name], lines, by_time=False))
-    for chart in facts["resources"]["charts"] if machine else ():
-        lines = [line for name in chart["names"] for line in lines_of(found[0], name, name, by_time=True)]
-        machines.append(_slot(chart["title"], chart["unit"], chart["names"], lines, by_time=True))
-    return training, machines
+def _figure(title: str, unit: str, names: list[str], lines: list[DrawnLine], *, by_time: bool) -> Markup:
+    """Return the place for a chart, and the drawing shown there without scripts."""
+    facts = {"title": title, "unit": unit, "names": names, "axis": "time" if by_time else "step"}
+    shown = lines if len(lines) > 1 else []
+    keys = [tag("span", line.label, class_=f"line-{place % 8}") for place, line in enumerate(shown)]
+    drawn = drawing(lines, unit, by_time=by_time)
+    still = tag("div", tag("figcaption", tag("span", title), keys), drawn, class_="still")
+    return tag("figure", still, class_="slot", data_slot=json.dumps(facts))
 
 
-def _slot(title: str, unit: str, names: list[str], lines: list[DrawnLine], *, by_time: bool) -> ChartSlot:
-    drawn, axis = drawing(lines, unit, by_time=by_time), "time" if by_time else "step"
-    return ChartSlot(title, unit, names, axis, drawn, [line.label for line in lines])
+def _page(
+    facts: Mapping[str, Any], training: Sequence[Markup], machine: Sequence[Markup], bundle: _ChartBundle | None
+) -> str:
+    about, compared = facts["run"], facts["comparison"]
+    title = f"{about['name'] or about['id']}" + (" compared" if compared else "")
+    made = f"Made by stepscope {facts['stepscope']} on {sections.moment(facts['made'])}"
+    charts = _charts(training, controls=bundle is not None)
+    body = [
+        sections.head(facts),
+        sections.comparison(compared),
+        _part("Performance Summary", sections.performance(facts)),
+        _part(facts["ledger"]["title"], sections.ledger(facts["ledger"])),
+        _part("Training Progress", charts, sections.metrics(facts), sections.texts(facts)),
+        _part("Resource Utilization", _charts(machine), sections.resources(facts)),
+        _part("Diagnosis and Recommendations", sections.diagnosis(facts)),
+        _part("Alerts", sections.alerts(facts)),
+        _part("Environment", sections.environment(facts)),
+        tag("footer", f"{made} from {facts['points']:,} points. {EXTREMES}"),
+    ]
+    if bundle is None:
+        return document(title, body, "report.css")
+    data = [
+        tag("template", json.dumps(bundle.facts), id="report-facts"),
+        tag("template", base64.b64encode(bundle.series).decode(), id="report-series"),
+    ]
+    return document(title, [*body, data], "report.css", bundle.style, bundle.script)
+
+
+def _part(title: str, *children: Any) -> list[Markup]:
+    return [tag("h2", title, class_="part"), *(child for child in children if child)]
+
+
+def _charts(figures: Sequence[Markup], *, controls: bool = False) -> Any:
+    if not figures:
+        return None
+    bar = tag("div", id="report-controls") if controls else None
+    return [bar, tag("div", figures, class_="charts")]

@@ -30,11 +30,11 @@ def markdown(facts: Mapping[str, Any]) -> str:
         ("Texts", _texts(facts)),
         ("Environment", _environment(facts)),
     )
-    lines = [*_head(facts)]
+    paragraphs = [*_head(facts)]
     for title, section in sections:
         content = [*section]
-        lines += [f"## {title}", "", *content] if content else []
-    return "\n".join(lines) + "\n"
+        paragraphs += [f"## {title}", *content] if content else []
+    return "".join(f"{paragraph}\n\n" for paragraph in paragraphs)
 
 
 def text(value: object, limit: int = 500) -> str:
@@ -43,34 +43,29 @@ def text(value: object, limit: int = 500) -> str:
     return _ACTIVE.sub(r"\\\1", plain)
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(titles) + " |"
-    yield "|" + "|".join("---" if not place else "---:" for place in range(len(titles))) + "|"
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
-    yield ""
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: str = "") -> str:
+    """Return a table; `numeric` has one letter per column, `n` for numbers: all but the first by default."""
+    kinds = numeric or f" {'n' * (len(titles) - 1)}"
+    lines = [f"| {' | '.join(titles)} |", f"|{'|'.join('---:' if kind == 'n' else '---' for kind in kinds)}|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def _table_or(titles: Sequence[str], rows: Sequence[Sequence[str]], none: str, total: int) -> Iterator[str]:
     """Yield a table and how many more rows there are in total, or a sentence if there is no row."""
     if rows:
-        yield from _table(titles, rows)
+        yield table(titles, rows)
     if total > len(rows) or not rows:
         yield f"And {total - len(rows)} more." if rows else none
-        yield ""
 
 
 def _head(facts: Mapping[str, Any]) -> Iterator[str]:
     about, status = facts["run"], facts["status"]
-    yield f"# {text(about['name'] or about['id'])}"
-    yield ""
     cause = f": {text(status['cause'])}" if status["cause"] else ""
-    yield f"Run `{about['id']}` of project {text(about['project'] or '-')}, **{status['state']}**{cause}."
-    yield f"Began {moment(about['created'])}; report of {moment(facts['made'])} by stepscope {facts['stepscope']}."
-    yield ""
+    began = f"Began {moment(about['created'])}; report of {moment(facts['made'])} by stepscope {facts['stepscope']}."
+    yield f"# {text(about['name'] or about['id'])}"
+    yield f"Run `{about['id']}` of project {text(about['project'] or '-')}, **{status['state']}**{cause}.\n{began}"
     yield f"**{facts['diagnosis']['primary']}**: {text(facts['diagnosis']['summary'])}"
-    yield ""
-    yield from _table(["", "value"], [[text(one["label"]), one["text"]] for one in facts["numbers"]])
+    yield table(["", "value"], [[text(one["label"]), one["text"]] for one in facts["numbers"]])
 
 
 def _comparison(facts: Mapping[str, Any] | None) -> Iterator[str]:
@@ -84,60 +79,52 @@ def _comparison(facts: Mapping[str, Any] | None) -> Iterator[str]:
             if change is not None and change["ratio"] is not None:
                 cells[-1] += f" ({format_change(change['ratio'])}, {change['verdict']})"
         rows.append(cells)
-    yield from _table(["quantity", *(text(one["name"] or one["id"]) for one in facts["runs"])], rows)
+    yield table(["quantity", *(text(one["name"] or one["id"]) for one in facts["runs"])], rows)
 
 
 def _performance(facts: Mapping[str, Any]) -> Iterator[str]:
     taken, own = facts["performance"]["time"], facts["performance"]["own_cost"]
     if taken is None:
         yield "No steps were recorded."
-        yield ""
     else:
         rows = [[text(phase["phase"]), *phase_cells(phase)] for phase in taken["phases"]]
-        yield from _table(PHASE_TITLES, [*rows, ["**the step**", "", *phase_cells(taken["step"])]])
+        yield table(PHASE_TITLES, [*rows, ["**the step**", "", *phase_cells(taken["step"])]])
     yield own_cost(own)
-    yield ""
 
 
 def _ledger(ledger: Mapping[str, Any]) -> Iterator[str]:
-    yield from _table(ledger["titles"], ledger["rows"])
+    yield table(ledger["titles"], ledger["rows"])
     yield ledger["summary"]
-    yield ""
 
 
 def _training(facts: Mapping[str, Any]) -> Iterator[str]:
-    found = facts["training"]["metrics"]
     keys = ("last", "best", "min", "max", "mean")
     rows = [
-        [
-            text(one["name"]),
-            *(format_value(one[key], one["unit"]) for key in keys),
-            f"{one['count']:,}",
-            f"{one['nonfinite']:,}",
-        ]
-        for one in found[:METRICS]
+        [*_figures(one, keys), f"{one['count']:,}", f"{one['nonfinite']:,}"]
+        for one in facts["training"]["metrics"][:METRICS]
     ]
     titles = ("metric", *keys, "points", "NaN, inf")
     yield from _table_or(titles, rows, "No metrics were recorded.", facts["training"]["total"])
 
 
+def _figures(one: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+    return [text(one["name"]), *(format_value(one[key], one["unit"]) for key in keys)]
+
+
 def _resources(facts: Mapping[str, Any]) -> Iterator[str]:
     found = [one for one in facts["resources"]["metrics"] if not matches("cpu/*/usage_ratio", one["name"])]
     keys = ("mean", "min", "max", "last")
-    rows = [[text(one["name"]), *(format_value(one[key], one["unit"]) for key in keys)] for one in found[:MACHINE]]
+    rows = [_figures(one, keys) for one in found[:MACHINE]]
     yield from _table_or(("metric", *keys), rows, "The machine was not sampled.", len(found))
 
 
 def _diagnosis(facts: Mapping[str, Any]) -> Iterator[str]:
+    lines = []
     for one in facts["diagnosis"]["findings"]:
-        yield f"- **{one['kind']}** ({one['severity']}): {text(one['text'], 1000)}"
-        if one.get("expected_gain"):
-            yield f"  Gain: {text(one['expected_gain'])}"
-        if one.get("remedy"):
-            yield f"  Do: {text(one['remedy'], 1000)}"
-    if not facts["diagnosis"]["findings"]:
-        yield text(facts["diagnosis"]["summary"])
-    yield ""
+        lines.append(f"- **{one['kind']}** ({one['severity']}): {text(one['text'], 1000)}")
+        lines += [f"  Gain: {text(one['expected_gain'])}"] if one.get("expected_gain") else []
+        lines += [f"  Do: {text(one['remedy'], 1000)}"] if one.get("remedy") else []
+    yield "\n".join(lines) or text(facts["diagnosis"]["summary"])
 
 
 def _alerts(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -149,14 +136,12 @@ def _alerts(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _texts(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts that the program logged, the newest first."""
-    if not facts["texts"]:
-        return
     rows = [
         [text(one["name"]), "" if one["step"] is None else text(one["step"]), text(one["text"])]
         for one in reversed(facts["texts"])
     ]
-    yield from _table(["name", "step", "text"], rows)
+    if rows:
+        yield table(["name", "step", "text"], rows)
 
 
 def _environment(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -164,4 +149,4 @@ def _environment(facts: Mapping[str, Any]) -> Iterator[str]:
     keys = ("host", "platform", "python", "cpu", "memory", "git", "command", "world_size")
     rows = [[key, text(text_of(about[key]))] for key in keys if about.get(key) not in (None, "", {})]
     rows += [[f"config {text(key)}", text(value)] for key, value in flat(about.get("config"))][:CONFIG]
-    yield from _table(["", ""], rows)
+    yield table(["", ""], rows)

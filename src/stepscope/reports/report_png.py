@@ -56,10 +56,10 @@ def check(library: str = "matplotlib") -> None:
 
 def charts(path: Path, title: str, pictures: Sequence[PngChart]) -> None:
     """Write charts into one file, two per row."""
-    figure = _figure(title, max(1, -(-len(pictures) // 2)))
+    rows = -(-len(pictures) // 2)
+    figure = _figure(title, max(1, rows))
     for place, picture in enumerate(pictures):
-        axes = figure.add_subplot(-(-len(pictures) // 2), min(2, len(pictures)), place + 1)
-        _draw(axes, picture)
+        _draw(figure.add_subplot(rows, min(2, len(pictures)), place + 1), picture)
     _save(figure, path)
 
 

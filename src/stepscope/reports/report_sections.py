@@ -30,15 +30,14 @@ LABELS = {"cpu": "processors", "world_size": "world size", "path": "folder"}
 
 def head(facts: Mapping[str, Any]) -> list[Any]:
     """Return name, state, time, the verdict and the key numbers."""
-    about, status = facts["run"], facts["status"]
-    name = about["name"] or about["id"]
+    about, status, verdict = facts["run"], facts["status"], facts["diagnosis"]
     when = moment(about["created"])
     took = "" if status["duration"] is None else f", {format_value(status['duration'], 'seconds')}"
-    verdict = facts["diagnosis"]
+    title = tag("h1", about["name"] or about["id"])
     numbers = [tag("div", tag("b", one["text"]), tag("span", one["label"]), class_="fact") for one in facts["numbers"]]
     tone = "bad" if is_bad(status["state"], status["cause"]) else TONES.get(status["state"], "bad")
     return [
-        tag("div", tag("h1", name), tag("span", status["state"], class_=f"state {tone}"), class_="report-head"),
+        tag("div", title, tag("span", status["state"], class_=f"state {tone}"), class_="report-head"),
         tag("p", f"Run {about['id']} of project {about['project'] or '-'}, {when}{took}", class_="soft"),
         tag("p", status["cause"], class_=f"lead {tone}") if status["cause"] else None,
         tag("p", tag("strong", f"{verdict['primary']}: "), verdict["summary"], class_="lead"),
@@ -110,22 +109,15 @@ def _sheet(*children: Any) -> Markup:
 
 def metrics(facts: Mapping[str, Any]) -> Any:
     """Return the metrics of the training as a table."""
-    found = facts["training"]["metrics"]
+    found, keys, rows = facts["training"]["metrics"], ("last", "best", "min", "max", "mean"), []
     if not found:
         return tag("p", "No metrics were recorded.", class_="soft")
-    titles = ["metric", "last", "best", "min", "max", "mean", "points", "NaN, inf"]
-    rows = [
-        [
-            named(one["name"]),
-            *_figures(one, ("last", "best", "min", "max", "mean")),
-            f"{one['count']:,}",
-            tag("span", f"{one['nonfinite']:,}", class_="bad") if one["nonfinite"] else "",
-        ]
-        for one in found
-    ]
+    for one in found:
+        bad = tag("span", f"{one['nonfinite']:,}", class_="bad") if one["nonfinite"] else ""
+        rows.append([*_figures(one, keys), f"{one['count']:,}", bad])
     rest = facts["training"]["total"] - len(found)
     more = tag("p", f"And {rest} more; the JSON form of the run has them.", class_="soft") if rest > 0 else None
-    return [_sheet(table(titles, rows, " nnnnnnn")), more]
+    return [_sheet(table(["metric", *keys, "points", "NaN, inf"], rows, " nnnnnnn")), more]
 
 
 def texts(facts: Mapping[str, Any]) -> Any:
@@ -136,19 +128,18 @@ def texts(facts: Mapping[str, Any]) -> Any:
     return [tag("h3", "Texts", class_="sub"), _sheet(table(["name", "step", "text"], found, " n "))]
 
 
-def _figures(one: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
-    return ["" if key == "best" and one[key] is None else format_value(one[key], one["unit"]) for key in keys]
+def _figures(one: Mapping[str, Any], keys: Sequence[str]) -> list[Any]:
+    cells = ("" if key == "best" and one[key] is None else format_value(one[key], one["unit"]) for key in keys)
+    return [named(one["name"]), *cells]
 
 
 def resources(facts: Mapping[str, Any]) -> Any:
     """Return the machine's metrics, and what could not be sampled."""
-    found = facts["resources"]["metrics"]
+    found, keys = facts["resources"]["metrics"], ("mean", "min", "max", "last")
     if not found:
         return tag("p", "The machine was not sampled.", class_="soft")
-    shown = [one for one in found if not matches("cpu/*/usage_ratio", one["name"])]
-    rows = [[named(one["name"]), *_figures(one, ("mean", "min", "max", "last"))] for one in shown]
-    titles = ["metric", "mean", "min", "max", "last"]
-    whole = _sheet(table(titles, rows[:MACHINE_ROWS], " nnnn"))
+    rows = [_figures(one, keys) for one in found if not matches("cpu/*/usage_ratio", one["name"])]
+    whole = _sheet(table(["metric", *keys], rows[:MACHINE_ROWS], " nnnn"))
     absent = {what: why for node in facts["resources"]["nodes"] for what, why in node["absent"].items()}
     gone = [tag("p", f"Not known: {what}, {why}", class_="soft") for what, why in sorted(absent.items())]
     return tag("details", tag("summary", f"{len(found)} metrics of the machine"), whole, gone)
@@ -159,11 +150,10 @@ def diagnosis(facts: Mapping[str, Any]) -> list[Any]:
     found = facts["diagnosis"]
     if not found["findings"]:
         return [tag("p", found["summary"], class_="lead good")]
-    shown = [_finding(one) for one in found["findings"]]
     changes = [tag("li", one["text"]) for one in [*found["changes"], *found["slow_steps"]][:12]]
     missing = ", ".join(one["signal"] for one in found["missing"])
     return [
-        *shown,
+        *map(_finding, found["findings"]),
         [tag("h3", "What changed", class_="sub"), tag("ul", changes)] if changes else None,
         tag("p", f"Not known: {missing}.", class_="soft") if missing else None,
     ]
@@ -235,11 +225,8 @@ def environment(facts: Mapping[str, Any]) -> list[Any]:
     end = facts["end"]
     if end and end["traceback"]:
         parts += [tag("h3", "Traceback", class_="sub"), _sheet(tag("pre", "\n".join(end["traceback"])))]
-    if facts["events"]:
-        shown = [
-            [moment(one["time"]), one["kind"], one["step"] if one["step"] is not None else "", one["text"]]
-            for one in facts["events"][-EVENTS:]
-        ]
+    shown = [[moment(one["time"]), one["kind"], one["step"], one["text"]] for one in facts["events"][-EVENTS:]]
+    if shown:
         parts += [tag("h3", "Events", class_="sub"), _sheet(table(["time", "kind", "step", ""], shown, "  n "))]
     return parts
 
@@ -288,10 +275,9 @@ def comparison(facts: Mapping[str, Any] | None) -> Any:
 
 def _change(change: Mapping[str, Any] | None, better: str | None) -> Markup | None:
     """Return the difference from the first run, colored if it is more than noise."""
-    if change is None or change["ratio"] is None:
+    ratio, tone = None if change is None else change["ratio"], "soft"
+    if change is None or ratio is None:
         return None
-    ratio = change["ratio"]
-    tone = "soft"
     if better is not None and change["verdict"] != SAME:
         tone = "good" if (ratio < 0) == (better == "lower") else "bad"
     return tag("span", f"  {format_change(ratio)}", class_=tone, title=str(change["text"]))
@@ -299,9 +285,10 @@ def _change(change: Mapping[str, Any] | None, better: str | None) -> Markup | No
 
 def quantity(name: str) -> str:
     """Return a quantity in words: `loss@1999` at step 1999, `loss@500s` after 500 seconds, `loss@50%` halfway."""
-    words = {r"@(\d+)$": r" at step \1", r"@([\d.]+)s$": r" after \1 s", r"@([\d.]+)%$": r" at \1 % of the run"}
-    words[r"@end$"] = " at the end"
-    return next((re.sub(pattern, text, name) for pattern, text in words.items() if re.search(pattern, name)), name)
+    words = {r"(\d+)": r" at step \1", r"([\d.]+)s": r" after \1 s", r"([\d.]+)%": r" at \1 % of the run"}
+    for pattern, text in {**words, "end": " at the end"}.items():
+        name = re.sub(f"@{pattern}$", text, name)
+    return name
 
 
 def ledger(summary: Mapping[str, Any]) -> list[Any]:

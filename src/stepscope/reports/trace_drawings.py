@@ -44,10 +44,8 @@ def stack(shares: Sequence[tuple[str, float]], width: int = 220, height: int = 1
     for kind, percent in shares:
         length = max(0.0, percent) / 100 * width
         if length > 0:
-            about = tag("title", f"{kind} {percent:.1f} %")
-            shapes.append(
-                tag("g", tag("rect", class_=colour(kind), x=round(at, 2), width=round(length, 2), height=height), about)
-            )
+            part = tag("rect", class_=colour(kind), x=round(at, 2), width=round(length, 2), height=height)
+            shapes.append(tag("g", part, tag("title", f"{kind} {percent:.1f} %")))
         at += length
     label = ", ".join(f"{kind} {percent:.1f} %" for kind, percent in shares)
     fixed = {"class_": "wide"} if wide else {"width": width, "height": height}
@@ -56,14 +54,9 @@ def stack(shares: Sequence[tuple[str, float]], width: int = 220, height: int = 1
 
 def legend(kinds: Sequence[str]) -> Markup:
     """Return the legend of the colors."""
-    return tag(
-        "p",
-        [
-            [tag("svg", tag("rect", class_=colour(kind), width=9, height=9, rx=2), width=9, height=9), kind]
-            for kind in kinds
-        ],
-        class_="legend",
-    )
+    boxes = (tag("rect", class_=colour(kind), width=9, height=9, rx=2) for kind in kinds)
+    entries = [[tag("svg", box, width=9, height=9), kind] for box, kind in zip(boxes, kinds, strict=True)]
+    return tag("p", entries, class_="legend")
 
 
 def course(timeline: Mapping[str, Any], begin: float = 0.0, whole: float | None = None) -> Markup:
@@ -90,7 +83,11 @@ def course(timeline: Mapping[str, Any], begin: float = 0.0, whole: float | None 
         tag("text", "0", x=MARGIN, y=height - 3),
         tag("text", duration(length), x=WIDTH, y=height - 3, text_anchor="end"),
     ]
-    return tag("svg", shapes, viewBox=f"0 0 {WIDTH} {height}", class_="wide", role="img", aria_label="timeline")
+    return _wide(shapes, height, "timeline")
+
+
+def _wide(shapes: Sequence[Markup], height: float, about: str) -> Markup:
+    return tag("svg", shapes, viewBox=f"0 0 {WIDTH} {height:g}", class_="wide", role="img", aria_label=about)
 
 
 def _columns(shares: Sequence[float], left: float, top: float, width: float, height: float) -> str:
@@ -133,7 +130,7 @@ def memory(entry: Mapping[str, Any]) -> Markup:
         x = MARGIN + (at - first) / span * (WIDTH - MARGIN)
         return f"{x:.1f} {top + (1 - value / most) * (height - top):.1f}"
 
-    line = "L".join(place(at, value) for at, value in zip(times, used, strict=True))
+    line = "L".join(map(place, times, used))
     shapes = [
         tag("path", class_="compute", d=f"M{MARGIN} {height}L{line}L{WIDTH} {height}z", fill_opacity=0.75),
         tag("line", class_="grid", x1=MARGIN, x2=WIDTH, y1=height, y2=height),
@@ -142,11 +139,8 @@ def memory(entry: Mapping[str, Any]) -> Markup:
         tag("text", duration(span), x=WIDTH, y=height + 14, text_anchor="end"),
     ]
     if reserved:
-        course_of = "L".join(place(at, value) for at, value in zip(times, reserved, strict=True))
-        shapes.append(tag("path", class_="reserved", d=f"M{course_of}"))
-    return tag(
-        "svg", shapes, viewBox=f"0 0 {WIDTH} {height + 18}", class_="wide", role="img", aria_label="memory over time"
-    )
+        shapes.append(tag("path", class_="reserved", d=f"M{'L'.join(map(place, times, reserved))}"))
+    return _wide(shapes, height + 18, "memory over time")
 
 
 def waiting(waits: Sequence[Sequence[float]], ranks: Sequence[int]) -> Markup:
@@ -160,16 +154,12 @@ def waiting(waits: Sequence[Sequence[float]], ranks: Sequence[int]) -> Markup:
         shapes.append(tag("text", rank, x=round(MARGIN + middle, 1), y=12, text_anchor="middle"))
     for row, line in enumerate(waits):
         for column, value in enumerate(line):
-            x, y = MARGIN + column * cell, 18 + row * cell
+            x, y, size = round(MARGIN + column * cell, 1), round(18 + row * cell, 1), round(cell - 2, 1)
             about = tag("title", f"rank {ranks[row]} waited {duration(value)} for rank {ranks[column]}")
-            size = round(cell - 2, 1)
-            box = {"x": round(x, 1), "y": round(y, 1), "width": size, "height": size, "rx": 2}
+            box = {"x": x, "y": y, "width": size, "height": size, "rx": 2}
             warm = tag("rect", class_="warm", fill_opacity=round(value / most, 3), **box)
             shapes.append(tag("g", tag("rect", class_="track", **box), warm, about))
-    height = 18 + count * cell
-    return tag(
-        "svg", shapes, viewBox=f"0 0 {WIDTH} {height:g}", class_="wide", role="img", aria_label="who waited for whom"
-    )
+    return _wide(shapes, 18 + count * cell, "who waited for whom")
 
 
 def duration(microseconds: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,9 @@ from stepscope.analysis.cost import logged_time
 from stepscope.analysis.cost.ledger import Attempt, stalls_of
 from stepscope.analysis.cost.logged_time import Logged
 from stepscope.core.events import ours
+from stepscope.store.curves import spans
 from stepscope.store.layout import RunFolder
+from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import read_nodes
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ def nodes_of(past: Past) -> list[NodeState]:
     return read_nodes(RunFolder(past.path))[0]
 
 
+def counts_of(past: Past) -> dict[str, int]:
+    """Return the number of points of each metric of a run."""
+    return take_snapshot(RunFolder(past.path)).counts()
+
+
 def logged_series(past: Past) -> dict[tuple[int, int], dict[str, Logged]]:
     """Return the series of another tool's log that give times, by rank and attempt."""
     names = past.names()
@@ -82,7 +88,6 @@ def logged_series(past: Past) -> dict[tuple[int, int], dict[str, Logged]]:
 
 
 def _logged_attempts(past: Past) -> list[Attempt]:
-    """Return the attempts of a run that another tool recorded."""
     found = logged_series(past)
     attempts = []
     for node in nodes_of(past):
@@ -129,9 +134,6 @@ def at_keys(wanted: Integers, keys: Integers, values: Floats, absent: float = ma
 
 def series_in(rows: Points) -> Iterator[tuple[str, tuple[int, int], Points]]:
     """Yield name, (rank, attempt) and points of each series; `rows` holds the series one after another."""
-    changes = [np.diff(column) != 0 for column in (rows.name, rows.rank, rows.attempt)]
-    edges = [0, *(np.flatnonzero(np.logical_or.reduce(changes)) + 1).tolist(), len(rows)]
-    for first, last in itertools.pairwise(edges):
-        if last > first:
-            key = int(rows.rank[first]), int(rows.attempt[first])
-            yield rows.names[rows.name[first]], key, rows.select(slice(first, last))
+    for first, last in spans(rows):
+        key = int(rows.rank[first]), int(rows.attempt[first])
+        yield rows.names[rows.name[first]], key, rows.select(slice(first, last))

@@ -13,9 +13,7 @@ from stepscope.analysis.diagnosis.evidence import RARE, Evidence, RankSteps, Tra
 from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, by_canonical, canonical
-from stepscope.sources.attempts import PHASE, STEP, at_keys, attempts_of, is_foreign, logged_series
-from stepscope.store.layout import RunFolder
-from stepscope.store.snapshot import take_snapshot
+from stepscope.sources.attempts import PHASE, STEP, at_keys, attempts_of, counts_of, is_foreign, logged_series
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +38,7 @@ USELESS = ("stepscope/", PHASE, STEP, "steps_total")
 
 def evidence_of(past: Past) -> Evidence:
     """Return the evidence of the last attempt of a run."""
-    counts = take_snapshot(RunFolder(past.path)).counts()
+    counts = counts_of(past)
     last = max(past.attempts, default=0)
     if counts.get(STEP, 0) > MOST_STEPS:
         ranks = _long(past, counts, last)
@@ -84,17 +82,16 @@ def _long(past: Past, counts: Mapping[str, int], attempt: int) -> list[RankSteps
     for rank in np.unique(whole.rank[whole.attempt == attempt]).tolist():
         own = whole.select((whole.rank == rank) & (whole.attempt == attempt))
         weight = own.count.astype(np.float64)
-        phases = {}
         parts = {
-            name: part.select((part.rank == rank) & (part.attempt == attempt))
+            name.removeprefix(PHASE): part.select((part.rank == rank) & (part.attempt == attempt))
             for name, part in blocks.items()
             if name != STEP and part is not None
         }
         measured = max((int(part.count.sum()) for part in parts.values()), default=0)
         scale = float(weight.sum()) / measured if measured else 1.0
-        for name, part in parts.items():
-            phase = name.removeprefix(PHASE)
-            phases[phase] = _spread(part, own) / weight * (1.0 if phase in RARE else scale)
+        phases = {
+            phase: _spread(part, own) / weight * (1.0 if phase in RARE else scale) for phase, part in parts.items()
+        }
         found.append(RankSteps(int(rank), own.last_step, own.last_time / 1e6, own.mean, phases, weight))
     return found
 
@@ -121,10 +118,8 @@ def _series(past: Past, counts: Mapping[str, int], attempt: int) -> dict[str, di
     read |= past.overview(fine, points=LOSS_POINTS) if fine else {}
     for name, points in read.items():
         main = canonical(name)
-        if main != name and main in counts:
-            continue
         tracks = _tracks(points, attempt, aliases[name].factor if name in aliases else 1.0)
-        if tracks:
+        if tracks and (main == name or main not in counts):
             found[main] = tracks
     return found
 
@@ -162,7 +157,11 @@ def _processors(meta: Mapping[str, Any], series: Mapping[str, Mapping[int, Track
 
 def evidence_of_imported(run: Imported) -> Evidence:
     """Return the evidence of a run of another tool: its series, and the steps of each rank if timed."""
-    columns = {main: _in_our_unit(run.columns[name], name) for main, name in by_canonical(run.names()).items()}
+    columns = {}
+    for main, name in by_canonical(run.names()).items():
+        column, factor = run.columns[name], aliases[name].factor if name in aliases else 1.0
+        # In our unit: `gpu_utilization`, for example, is in percent.
+        columns[main] = column if factor == 1.0 else replace(column, value=column.value * factor)
     series = {name: _by_rank(column) for name, column in columns.items() if not name.startswith(USELESS)}
     series = {name: tracks for name, tracks in series.items() if tracks}
     ranks = _imported_steps(columns)
@@ -171,12 +170,6 @@ def evidence_of_imported(run: Imported) -> Evidence:
     spans = [(float(one.end[0] - one.seconds[0]), float(one.end[-1])) for one in ranks if np.isfinite(one.end).all()]
     seconds = max(last for _, last in spans) - min(first for first, _ in spans) if spans else None
     return Evidence(ranks, series, (), state, "", seconds, None, run.format)
-
-
-def _in_our_unit(column: ImportedSeries, name: str) -> ImportedSeries:
-    """Return a series in our unit: `gpu_utilization`, for example, is in percent."""
-    factor = aliases[name].factor if name in aliases else 1.0
-    return column if factor == 1.0 else replace(column, value=column.value * factor)
 
 
 def _by_rank(column: ImportedSeries) -> dict[int, Track]:
@@ -200,9 +193,8 @@ def _imported_steps(columns: Mapping[str, ImportedSeries]) -> list[RankSteps]:
             name: Logged(*(column[one.rank == rank] for column in (one.step, one.time, one.value)))
             for name, one in timed.items()
         }
-        steps = _logged_steps(int(rank), own)
-        found += [steps] if steps is not None else []
-    return found
+        found.append(_logged_steps(int(rank), own))
+    return [steps for steps in found if steps is not None]
 
 
 def _logged_steps(rank: int, series: Mapping[str, Logged]) -> RankSteps | None:

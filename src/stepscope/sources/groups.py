@@ -20,11 +20,10 @@ from stepscope.analysis.compare.schedule import LEARNING_RATE, last_step
 from stepscope.core.errors import UsageError
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, canonical, matches
+from stepscope.sources.attempts import counts_of
 from stepscope.sources.baselines import read_baseline
 from stepscope.sources.source import BASELINE, RUN, RunSource, resolve_all
-from stepscope.store.layout import RunFolder
 from stepscope.store.series import Series
-from stepscope.store.snapshot import take_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -104,15 +103,14 @@ def short_path(argument: str) -> str:
 
 def of_past(past: Past, asked: Collection[str] = ()) -> Recording:
     """Return a recorded run."""
-    counts = take_snapshot(RunFolder(past.path)).counts()
+    counts = counts_of(past)
     names = [name for name in past.names() if wanted(name, asked)]
 
     def read(name: str) -> PointArrays:
         if counts.get(name, 0) <= FINE_POINTS:
             return past.series(name)
         coarse = past.series(name, points=COARSE_POINTS)
-        blocks = coarse.buckets
-        if blocks is None:
+        if (blocks := coarse.buckets) is None:
             return coarse
         return Series(name, blocks.last_step, blocks.last_time / 1e6, blocks.mean, blocks.rank, blocks.attempt)
 
@@ -126,14 +124,9 @@ def of_past(past: Past, asked: Collection[str] = ()) -> Recording:
 
 def planned_in(facts: dict[str, Any]) -> int | None:
     """Return the planned number of steps from the settings; None if it is missing or ambiguous."""
-    found = {
-        int(value)
-        for name, value in facts.items()
-        if PLANNED.fullmatch(re.split(r"[/.]", name)[-1])
-        and isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and 1 <= value < 2**53
-    }
+    values = [value for name, value in facts.items() if PLANNED.fullmatch(re.split(r"[/.]", name)[-1])]
+    numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    found = {int(value) for value in numbers if 1 <= value < 2**53}
     return found.pop() if len(found) == 1 else None
 
 
@@ -240,10 +233,8 @@ def past_facts(past: Past, series: dict[str, PointArrays]) -> dict[str, Any]:
 
 def category_of(key: str) -> str:
     """Return the name of a fact with its category in front."""
-    for what, pattern in (("batch", BATCH), ("build", BUILD), ("hardware", HARDWARE)):
-        if pattern.search(key):
-            return f"{what}/{key}"
-    return f"config/{key}"
+    kinds = (("batch", BATCH), ("build", BUILD), ("hardware", HARDWARE))
+    return f"{next((what for what, pattern in kinds if pattern.search(key)), 'config')}/{key}"
 
 
 def flat(tree: Any, above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

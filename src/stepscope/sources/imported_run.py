@@ -112,7 +112,6 @@ def _folder_name(project: str) -> str:
 
 
 def _digest(run: Imported) -> int:
-    """Return a checksum of the content."""
     value = 0
     for name in run.names():
         series = run.columns[name]
@@ -146,18 +145,16 @@ def _write(
     folder.make()
     other_facts = {key: value for key, value in run.facts.items() if key not in OWN_FACTS}
     source = {"path": run.path, "format": run.format, "facts": other_facts, "notes": list(run.notes)}
-    config = run.facts.get("config", run.facts.get("hparams"))
-    folder.describe(
-        {
-            "format": FORMAT_VERSION,
-            "id": about["id"],
-            "name": str(run.facts.get("name") or os.path.basename(os.path.normpath(run.path))),
-            "project": about["project"],
-            "created": max(0, base),
-            "config": config,
-            "imported": {**source, "digest": about["digest"]},
-        }
-    )
+    facts = {
+        "format": FORMAT_VERSION,
+        "id": about["id"],
+        "name": str(run.facts.get("name") or os.path.basename(os.path.normpath(run.path))),
+        "project": about["project"],
+        "created": max(0, base),
+        "config": run.facts.get("config", run.facts.get("hparams")),
+        "imported": {**source, "digest": about["digest"]},
+    }
+    folder.describe(facts)
     nodes: dict[int, NodeState] = {}
     for attempt, number, points in _portions(run, base):
         writer = Writer(NODE, attempt)
@@ -205,18 +202,11 @@ def _portions(run: Imported, base: int) -> Iterator[tuple[int, int, Points]]:
 
 def _points(name: str, series: ImportedSeries, attempt: int, base: int) -> Points:
     chosen = np.flatnonzero(series.attempt == attempt)
-    rank = series.rank[chosen]
-    return Points(
-        [name],
-        np.zeros(len(chosen), np.int32),
-        rank,
-        np.full(len(chosen), attempt, np.int32),
-        _counted(rank) if series.seq is None else series.seq[chosen],
-        series.step[chosen],
-        _microseconds(series.time[chosen], base),
-        series.value[chosen],
-        np.full(len(chosen), NO_NS, np.int64),
-    )
+    codes, attempts = np.zeros(len(chosen), np.int32), np.full(len(chosen), attempt, np.int32)
+    rank, step, value = series.rank[chosen], series.step[chosen], series.value[chosen]
+    seq = _counted(rank) if series.seq is None else series.seq[chosen]
+    time_us, unknown = _microseconds(series.time[chosen], base), np.full(len(chosen), NO_NS, np.int64)
+    return Points([name], codes, rank, attempts, seq, step, time_us, value, unknown)
 
 
 def _counted(rank: NDArray[np.int32]) -> Integers:

@@ -126,7 +126,8 @@ def _part(part: str, root: str | os.PathLike[str] | None) -> Iterator[RunSource]
     else:
         is_project = os.sep not in part and not os.path.exists(part)
         folder = runs_root(root) / part if is_project else Path(part)
-        folders = [] if _is_run(part) or not folder.is_dir() else _run_folders(folder)
+        patterns = () if _is_run(part) or not folder.is_dir() else ("*", "*/*")
+        folders = sorted(path.parent for pattern in patterns for path in folder.glob(f"{pattern}/{RUN_FILE}"))
         yield from (RunSource(RUN, str(path)) for path in folders)
         if not folders:
             yield RunSource(FILE, part) if os.path.isdir(part) and not _is_run(part) else resolve(part, root)
@@ -134,8 +135,3 @@ def _part(part: str, root: str | os.PathLike[str] | None) -> Iterator[RunSource]
 
 def _is_run(path: str) -> bool:
     return os.path.isfile(os.path.join(path, RUN_FILE))
-
-
-def _run_folders(folder: Path) -> list[Path]:
-    """Return the runs in a folder, or in the folders inside it, by name."""
-    return sorted(path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{RUN_FILE}"))

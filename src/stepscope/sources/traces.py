@@ -71,10 +71,8 @@ def expand(paths: list[str]) -> list[str]:
     """Return the files: those given, and every possible trace in folders. Raises UsageError if a folder has none."""
     files: list[str] = []
     for path in paths:
-        if not os.path.isdir(path):
-            files.append(path)
-            continue
-        inside = [os.path.join(at, name) for at, _, names in os.walk(path) for name in names if name.endswith(ENDINGS)]
+        found = [os.path.join(at, name) for at, _, names in os.walk(path) for name in names if name.endswith(ENDINGS)]
+        inside = found if os.path.isdir(path) else [path]
         if not inside:
             raise UsageError(f"read traces from '{path}'", "there is no .json or .json.gz in it", "give trace files")
         files += sorted(inside)
@@ -122,7 +120,6 @@ def _gathered(files: list[str], options: TraceOptions, reading: Callable[[int], 
 
 
 def _with_findings(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts with their findings as plain values."""
     return {**facts, "findings": [finding.facts() for finding in facts.get("findings", [])]}
 
 

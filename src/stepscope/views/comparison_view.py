@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from stepscope.analysis.compare.comparison import compare
 from stepscope.analysis.compare.quantity import MEMORY, PHASE, RATE, TIME, kind_of
 from stepscope.analysis.compare.recording import Group
+from stepscope.sources.attempts import counts_of
 from stepscope.sources.groups import flat, of_past
-from stepscope.store.layout import RunFolder
-from stepscope.store.snapshot import take_snapshot
 from stepscope.views.run_head import step_time
 from stepscope.views.run_list import row
 
@@ -41,11 +40,11 @@ def settings(configs: Sequence[Any]) -> list[dict[str, Any]]:
     """Return every setting of the runs' configurations with its value in each; differing ones come first."""
     flattened = [dict(flat(config)) for config in configs]
     keys = list(dict.fromkeys(key for one in flattened for key in one))[:SETTINGS]
-    found = []
-    for key in keys:
-        values = [one.get(key) for one in flattened]
-        found.append({"key": key, "values": values, "same": all(value == values[0] for value in values)})
-    return sorted(found, key=lambda entry: (entry["same"], entry["key"]))
+    rows = {key: [one.get(key) for one in flattened] for key in keys}
+    same = {key: all(value == values[0] for value in values) for key, values in rows.items()}
+    return [
+        {"key": key, "values": rows[key], "same": same[key]} for key in sorted(keys, key=lambda key: (same[key], key))
+    ]
 
 
 def numbers(found: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -55,7 +54,7 @@ def numbers(found: Sequence[Comparison]) -> list[dict[str, Any]]:
     for name in names:
         items = [one.quantity(name) for one in found]
         known = next(item for item in items if item is not None)
-        lower = kind_of(_metric(name)).lower_is_better
+        lower = kind_of(name.partition("@")[0]).lower_is_better
         first = next((item.found.a for item in items if item is not None and item.found.a is not None), None)
         others = (None if item is None else item.found.b for item in items)
         rows.append(
@@ -71,17 +70,10 @@ def numbers(found: Sequence[Comparison]) -> list[dict[str, Any]]:
     return rows
 
 
-def _metric(quantity: str) -> str:
-    """Return the metric of a quantity such as loss@1000."""
-    return quantity.partition("@")[0]
-
-
 def _place(quantity: str) -> int:
     """Return the sort position of a quantity: quality, speed, resources, then each phase."""
-    metric = _metric(quantity)
-    if metric.startswith(PHASE):
-        return 3
-    return {TIME: 1, RATE: 1, MEMORY: 2}.get(kind_of(metric), 0)
+    metric = quantity.partition("@")[0]  # of loss@1000
+    return 3 if metric.startswith(PHASE) else {TIME: 1, RATE: 1, MEMORY: 2}.get(kind_of(metric), 0)
 
 
 def _difference(item: Compared | None) -> dict[str, Any] | None:
@@ -92,6 +84,6 @@ def _difference(item: Compared | None) -> dict[str, Any] | None:
 
 
 def _phases(past: Past) -> list[dict[str, Any]]:
-    found = step_time(past, take_snapshot(RunFolder(past.path)).counts())
+    found = step_time(past, counts_of(past))
     kept = ("phase", "seconds", "share", "mean")
     return [] if found is None else [{key: phase[key] for key in kept} for phase in found["phases"]]

@@ -53,7 +53,6 @@ def encode_curves(runs: Sequence[tuple[str, Curves]]) -> bytes:
 
 
 def _curve(row: Points | Blocks, *, folded: bool) -> tuple[dict[str, Any], list[bytes]]:
-    """Return head and columns of one curve."""
     head: dict[str, Any] = {
         "name": row.names[int(row.name[0])],
         "rank": None if folded else int(row.rank[0]),

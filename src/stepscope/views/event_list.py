@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.delivery.outbox import deliveries
@@ -76,7 +77,7 @@ def _notification(event: Mapping[str, Any]) -> str:
     alerts = event.get("alerts")
     which = " ".join(map(str, alerts)) if isinstance(alerts, list) else ""
     words = [f"{event.get('channel', '')}: {event.get('state', '')} {which}".strip(), str(event.get("why") or "")]
-    return "; ".join(word for word in words if word)
+    return "; ".join(filter(None, words))
 
 
 def _line(words: str) -> str:
@@ -114,11 +115,9 @@ def text_list(past: Past, limit: int = 500) -> list[dict[str, Any]]:
 
 def last_texts(past: Past) -> list[dict[str, Any]]:
     """Return the newest text of each name, ordered by name, with `count`, the number of texts."""
-    found: dict[str, dict[str, Any]] = {}
-    for one in text_list(past, limit=100_000):
-        known = found.get(one["name"])
-        found[one["name"]] = {**one, "count": known["count"] + 1 if known else 1}
-    return [found[name] for name in sorted(found)]
+    texts = text_list(past, limit=100_000)
+    counts, last = Counter(one["name"] for one in texts), {one["name"]: one for one in texts}
+    return [{**last[name], "count": counts[name]} for name in sorted(last)]
 
 
 def _bounded(value: Any) -> Any:
@@ -128,15 +127,14 @@ def _bounded(value: Any) -> Any:
     return value if len(text) <= VALUE * 4 else f"{text[:VALUE]}…"
 
 
-def is_histogram(event: Mapping[str, Any]) -> bool:
-    """Return whether an event has the edges and counts of a histogram."""
-    edges, counts = event.get("edges"), event.get("counts")
-    return all(isinstance(one, list) and all(fits(value, (float,)) for value in one) for one in (edges, counts))
-
-
 def histogram_list(past: Past, name: str | None = None, limit: int = 200) -> dict[str, Any]:
     """Return the histograms of one name, the first by default, thinned evenly to `limit` rows."""
-    found = [one for one in ours(past.events("histogram")) if is_histogram(one)]
+
+    def are_numbers(values: Any) -> bool:
+        return isinstance(values, list) and all(fits(value, (float,)) for value in values)
+
+    events = ours(past.events("histogram"))
+    found = [one for one in events if are_numbers(one.get("edges")) and are_numbers(one.get("counts"))]
     names = sorted({str(one.get("name", "")) for one in found})
     chosen = name if name is not None else next(iter(names), "")
     rows = [one for one in found if str(one.get("name", "")) == chosen]
@@ -177,10 +175,9 @@ class EventCount:
         whole = data.rfind(b"\n") + 1
         self._at[path] = self._at.get(path, 0) + whole
         self.total += data.count(b"\n", 0, whole)
-        if ALERT in data:
-            for line in data[:whole].split(b"\n"):
-                if ALERT in line:
-                    self._note(line)
+        for line in data[:whole].split(b"\n") if ALERT in data else ():
+            if ALERT in line:
+                self._note(line)
 
     def _note(self, line: bytes) -> None:
         event = decode_event(line)

@@ -143,10 +143,9 @@ def meters_of(past: Past, names: Sequence[str]) -> list[tuple[str, energy.Meter]
         samples.setdefault((name, rank), []).append(part)  # a counter continues from attempt to attempt
     found = []
     for (name, _), parts in samples.items():
-        time = np.concatenate([part.time for part in parts]) / 1e6
-        value = np.concatenate([part.value for part in parts])
+        time, value = (np.concatenate([getattr(part, key) for part in parts]) for key in ("time", "value"))
         make = energy.from_counter if name.endswith("_joules_total") else energy.from_power
-        found.append((chosen[name], make(time, value)))
+        found.append((chosen[name], make(time / 1e6, value)))
     return found
 
 
@@ -184,10 +183,9 @@ def _forecasts(past: Past, attempts: Sequence[Attempt], question: LedgerOptions,
     # A run ends with its slowest rank.
     slowest = min(live, key=lambda one: int(one.step[-1]))
     stepped = slowest.step != NO_STEP
-    found = forecast.end_of_run(slowest.end[stepped], slowest.step[stepped], total)
+    found, price = forecast.end_of_run(slowest.end[stepped], slowest.step[stepped], total), question.price
     if found is None:
         return None
-    price = question.price
     cost = None if price is None else price.per_hour * devices * found.seconds / 3600
     return {**found.facts(), "steps": total, "money": cost}
 
@@ -200,8 +198,8 @@ def _usage(ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, price
     own = values(sampled.mean, "process/", "/tree_cpu_ratio")
     waited = sum(float(np.nansum(one.phases["communication"])) for one in attempts if "communication" in one.phases)
     stepped = sum(float(np.nansum(one.seconds)) for one in attempts)
-    usage, count = sampled.mean.get("cpu/usage_ratio"), sampled.most.get("cgroup/cpu_limit")
-    processors = count or sampled.most.get("cpu/count")
+    usage = sampled.mean.get("cpu/usage_ratio")
+    processors = sampled.most.get("cgroup/cpu_limit") or sampled.most.get("cpu/count")
     return sizing.Usage(
         seconds=ledger.paid_seconds,
         gpus=sampled.gpus,

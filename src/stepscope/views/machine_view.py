@@ -6,9 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.core.vocabulary import matches
-from stepscope.store.layout import RunFolder
-from stepscope.store.snapshot import take_snapshot
-from stepscope.store.states import read_nodes
+from stepscope.sources.attempts import counts_of, nodes_of
 from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.overview import attempts, machine_names
 
@@ -37,40 +35,32 @@ class Chart(NamedTuple):
     every: bool = True
 
 
+def _traffic(start: str) -> tuple[str, str]:
+    return f"{start}received_bytes_per_second", f"{start}sent_bytes_per_second"
+
+
+def _of_processes(metric: str) -> tuple[str, str]:
+    return f"process/*/tree_{metric}", f"process/*/{metric}"
+
+
 CHARTS = (
     Chart("gpu", "GPU use", "ratio", ("gpu/*/utilization_ratio",)),
     Chart("gpu", "GPU memory", "bytes", ("gpu/*/memory_used_bytes",), "gpu/*/memory_total_bytes"),
     Chart("gpu", "GPU temperature", "celsius", ("gpu/*/temperature_celsius", "gpu/*/memory_temperature_celsius")),
     Chart("gpu", "GPU power", "watts", ("gpu/*/power_watts",), "gpu/*/power_limit_watts"),
     Chart("gpu", "GPU clocks", "hertz", ("gpu/*/sm_clock_hertz", "gpu/*/memory_clock_hertz")),
-    Chart("gpu", "PCIe", "bytes/second", ("gpu/*/pcie_received_bytes_per_second", "gpu/*/pcie_sent_bytes_per_second")),
+    Chart("gpu", "PCIe", "bytes/second", _traffic("gpu/*/pcie_")),
     Chart("cpu", "CPU use", "ratio", ("cpu/usage_ratio", "cpu/iowait_ratio", "cpu/steal_ratio")),
     Chart("cpu", "CPU per core", "ratio", ("cpu/*/usage_ratio",)),
     Chart("cpu", "Load", "", ("cpu/load_1m", "cpu/load_5m", "cpu/load_15m"), "cpu/count"),
     Chart("memory", "Memory", "bytes", ("cgroup/memory_used_bytes", "memory/used_bytes"), "memory/total_bytes"),
     Chart("memory", "Swap", "bytes", ("swap/used_bytes",), "swap/total_bytes"),
-    Chart(
-        "memory",
-        "Memory of the processes",
-        "bytes",
-        ("process/*/tree_memory_bytes", "process/*/memory_bytes"),
-        every=False,
-    ),
-    Chart("cpu", "CPU of the processes", "ratio", ("process/*/tree_cpu_ratio", "process/*/cpu_ratio"), every=False),
+    Chart("memory", "Memory of the processes", "bytes", _of_processes("memory_bytes"), every=False),
+    Chart("cpu", "CPU of the processes", "ratio", _of_processes("cpu_ratio"), every=False),
     Chart("disk", "Disk", "bytes/second", ("disk/read_bytes_per_second", "disk/write_bytes_per_second")),
     Chart("disk", "Disk busy", "ratio", ("disk/busy_ratio",)),
     Chart("disk", "Disk in use", "ratio", ("disk/used_ratio",)),
-    Chart(
-        "network",
-        "Network",
-        "bytes/second",
-        (
-            "network/received_bytes_per_second",
-            "network/sent_bytes_per_second",
-            "network/infiniband_received_bytes_per_second",
-            "network/infiniband_sent_bytes_per_second",
-        ),
-    ),
+    Chart("network", "Network", "bytes/second", (*_traffic("network/"), *_traffic("network/infiniband_"))),
     Chart("network", "Network errors", "packets/second", ("network/errors_per_second", "network/drops_per_second")),
     Chart("pressure", "Pressure", "ratio", ("pressure/*",)),
     Chart("power", "Power", "watts", ("power/machine_watts", "power/cpu_watts", "power/dram_watts", "power/*/watts")),
@@ -81,18 +71,15 @@ CHARTS = (
 
 def machine_view(past: Past) -> dict[str, Any]:
     """Return nodes, devices, processes with their last values, and the charts."""
-    folder = RunFolder(past.path)
-    counts = take_snapshot(folder).counts()
-    names = sorted(machine_names(past, counts))
+    names = sorted(machine_names(past, counts_of(past)))
     last = {name: buckets_of(series) for name, series in past.overview(names, POINTS).items()} if names else {}
-    nodes, _ = read_nodes(folder)
     machines = past.machines()
     devices = {what: name for machine in machines for what, name in machine.devices.items()}
     kept = ("node", "attempt", "devices", "absent")
     return {
         "nodes": [{key: getattr(one, key) for key in kept} for one in machines],
         "gpus": _gpus(last, devices, {-1 - at: one.node for at, one in enumerate(machines)}),
-        "processes": _processes(last, attempts(nodes)),
+        "processes": _processes(last, attempts(nodes_of(past))),
         "groups": charts(names, last),
     }
 
@@ -101,7 +88,7 @@ def charts(names: Iterable[str], last: dict[str, Buckets]) -> list[dict[str, Any
     """Return which names are drawn together, in order; unused swap is left out."""
     known = list(names)
     used: set[str] = set()
-    found = []
+    found: list[tuple[Any, ...]] = []
     for chart in CHARTS:
         own, covered = _matched(chart, [name for name in known if name not in used])
         limits = [name for name in known if chart.limit and matches(chart.limit, name)]
@@ -110,9 +97,9 @@ def charts(names: Iterable[str], last: dict[str, Buckets]) -> list[dict[str, Any
             continue
         for at in range(0, len(own), MOST_NAMES):  # several charts if one request may not have all lines
             part = own[at : at + MOST_NAMES]
-            found.append(_group(chart.group, chart.title, chart.unit, part, limits[0] if limits else None))
-    rest = [name for name in known if name not in used]
-    return found + [_group(name.partition("/")[0], name, "", [name], None) for name in rest]
+            found.append((chart.group, chart.title, chart.unit, part, limits[0] if limits else None))
+    found += [(name.partition("/")[0], name, "", [name], None) for name in known if name not in used]
+    return [dict(zip(("group", "title", "unit", "names", "limit"), row, strict=True)) for row in found]
 
 
 def _matched(chart: Chart, names: list[str]) -> tuple[list[str], list[str]]:
@@ -122,12 +109,7 @@ def _matched(chart: Chart, names: list[str]) -> tuple[list[str], list[str]]:
     return (covered if chart.every else next((part for part in parts if part), [])), covered
 
 
-def _group(group: str, title: str, unit: str, names: list[str], limit: str | None) -> dict[str, Any]:
-    return {"group": group, "title": title, "unit": unit, "names": names, "limit": limit}
-
-
 def _gpus(last: dict[str, Buckets], devices: dict[str, str], nodes: dict[int, str]) -> list[dict[str, Any]]:
-    """Return the last values of each GPU of each node."""
     found: dict[tuple[int, str], dict[str, float | None]] = {}
     for name, values in last.items():
         parts = name.split("/", 2)
@@ -143,7 +125,6 @@ def _gpus(last: dict[str, Buckets], devices: dict[str, str], nodes: dict[int, st
 
 
 def _processes(last: dict[str, Buckets], ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each rank of the last attempt with its last values."""
     newest = max((rank["attempt"] for rank in ranks), default=0)
     found = []
     for rank in [one for one in ranks if one["attempt"] == newest][:MOST_DEVICES]:

@@ -9,10 +9,8 @@ import numpy as np
 
 from stepscope.analysis.compare.quantity import is_loss, is_score
 from stepscope.core.vocabulary import by_canonical, canonical, metric_of, unit_of
-from stepscope.store.layout import RunFolder
+from stepscope.sources.attempts import counts_of, nodes_of
 from stepscope.store.machine import declared
-from stepscope.store.snapshot import take_snapshot
-from stepscope.store.states import read_nodes
 from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.overview import FIRST, OWN, PHASE, importance, machine_names
 from stepscope.views.pace import SAMPLES, STEP
@@ -55,9 +53,8 @@ def metric_list(past: Past, wanted: tuple[str, ...] = ()) -> dict[str, Any]:
 
     `wanted` are metrics, in any documented spelling, that count as important before all others.
     """
-    counts = take_snapshot(RunFolder(past.path)).counts()
-    machines, sampled = past.machines(), machine_names(past, counts)
-    nodes, _ = read_nodes(RunFolder(past.path))
+    counts, nodes, machines = counts_of(past), nodes_of(past), past.machines()
+    sampled = machine_names(past, counts)
     first = set(candidates(counts, sampled, wanted)[:MOST])
     rows: list[dict[str, Any]] = []
     for name, count in counts.items():

@@ -15,6 +15,7 @@ import numpy as np
 from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import canonical, unit_of
+from stepscope.sources.attempts import counts_of, nodes_of
 from stepscope.store.layout import RunFolder
 from stepscope.store.machine import declared
 from stepscope.store.retention import size_of
@@ -69,9 +70,7 @@ DEFINITIONS = {
 
 def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
     """Return everything, with at most `metrics` of the program's own metrics (None: all, also the machine's)."""
-    folder = RunFolder(past.path)
-    nodes, _ = read_nodes(folder)
-    counts = take_snapshot(folder).counts()
+    nodes, counts = nodes_of(past), counts_of(past)
     sampled = machine_names(past, counts)
     names = metric_names(counts, sampled)
     if metrics is not None:
@@ -209,11 +208,9 @@ def details(past: Past, name: str) -> dict[str, Any]:
     """Return every statistic of one metric, percentiles included. Raises UsageError if there is no such metric."""
     series = past.series(name)
     steps = series.step[series.step != NO_STEP]
+    first, last = (int(steps.min()), int(steps.max())) if len(steps) else (None, None)
     facts = {"name": name, "unit": unit_of(name), **summarize(series.value), "trend": trend(series, 2 * TREND)}
-    facts["first_step"] = int(steps.min()) if len(steps) else None
-    facts["last_step"] = int(steps.max()) if len(steps) else None
-    facts["ranks"] = np.unique(series.rank).tolist()
-    return facts
+    return {**facts, "first_step": first, "last_step": last, "ranks": np.unique(series.rank).tolist()}
 
 
 def machine_names(past: Past, counts: Iterable[str]) -> set[str]:
@@ -278,8 +275,8 @@ def last_steps(past: Past, rank: int, attempt: int, last: int | None) -> list[di
     rows = []
     for step, seconds in sorted(columns[STEP].items())[-LAST_STEPS:]:
         taken = {name.removeprefix(PHASE): columns[name][step] for name in phases if step in columns[name]}
-        row = {"step": step, "seconds": seconds, "phases": taken}
-        rows.append(row | {name: columns[name].get(step) for name in BESIDE if name in columns})
+        beside = {name: columns[name].get(step) for name in BESIDE if name in columns}
+        rows.append({"step": step, "seconds": seconds, "phases": taken, **beside})
     return rows
 
 

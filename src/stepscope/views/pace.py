@@ -53,8 +53,7 @@ class StepPace:
             given = None if samples is None else samples.select((samples.attempt == attempt) & (samples.rank == rank))
             amount = (0.0, 0) if given is None else (given.total(), int(given.finite.sum()))
             before = self._places.get((attempt, rank), RankPace(attempt, rank, StepTotals(), 0))
-            ours = StepTotals(int(own.finite.sum()), own.total(), *amount)
-            sums = before.totals.with_more(ours)
+            sums = before.totals.with_more(StepTotals(int(own.finite.sum()), own.total(), *amount))
             until = max(before.until, round(float(own.time.max()) * 1e6))
             self._places[attempt, rank] = RankPace(attempt, rank, sums, until)
 

@@ -7,6 +7,7 @@ included.
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ class StepTotals(NamedTuple):
 
     def with_more(self, more: StepTotals) -> StepTotals:
         """Return the sum of these steps and more."""
-        steps, seconds = self.steps + more.steps, self.seconds + more.seconds
-        return StepTotals(steps, seconds, self.samples + more.samples, self.sampled + more.sampled)
+        return StepTotals(*map(operator.add, self, more))
 
 
 class StepRates(NamedTuple):

@@ -20,16 +20,12 @@ def recipe(past: Past, part: Ask) -> dict[str, str]:
 def _python(past: Past, part: Ask) -> str:
     lines = ["import stepscope", "", f"past = stepscope.open({str(past.path)!a})"]
     steps = f", step_range={part.steps!r}" if part.steps else ""
+    keep = [f"np.isin(series.{key}, {values!r})" for key, values in _chosen(part)]
+    if part.times is not None:
+        first, last = (end / 1e6 for end in part.times)
+        keep.append(f"(series.time >= {first!r}) & (series.time <= {last!r})")
     for name in part.names:
         lines.append(f"series = past.series({name!a}{steps})  # series.step, series.time, series.value")
-        keep = []
-        if part.ranks is not None:
-            keep.append(f"np.isin(series.rank, {list(part.ranks)!r})")
-        if part.attempts is not None:
-            keep.append(f"np.isin(series.attempt, {list(part.attempts)!r})")
-        if part.times is not None:
-            first, last = (end / 1e6 for end in part.times)
-            keep.append(f"(series.time >= {first!r}) & (series.time <= {last!r})")
         if keep:
             lines.append(f"value = series.value[{' & '.join(keep)}]")
     if any("np." in line for line in lines):
@@ -39,17 +35,18 @@ def _python(past: Past, part: Ask) -> str:
 
 def _sql(past: Past, part: Ask) -> str:
     where = [f"run = {quoted(past.id)}", f"name IN ({', '.join(map(quoted, part.names))})"]
-    if part.ranks is not None:
-        where.append(f"rank IN ({', '.join(map(str, part.ranks))})")
-    if part.attempts is not None:
-        where.append(f"attempt IN ({', '.join(map(str, part.attempts))})")
+    where += [f"{key} IN ({', '.join(map(str, values))})" for key, values in _chosen(part)]
     if part.steps is not None:
         where.append(f"step BETWEEN {part.steps[0]} AND {part.steps[1]}")
     if part.times is not None:
         where.append(f"epoch_us(time) BETWEEN {part.times[0]} AND {part.times[1]}")
-    wanted = "SELECT name, rank, attempt, step, time, value"
-    joined = "\n  AND ".join(where)
-    return f"{wanted}\nFROM points\nWHERE {joined}\nORDER BY name, rank, attempt, seq\n"
+    columns, joined = "name, rank, attempt, step, time, value", "\n  AND ".join(where)
+    return f"SELECT {columns}\nFROM points\nWHERE {joined}\nORDER BY name, rank, attempt, seq\n"
+
+
+def _chosen(part: Ask) -> list[tuple[str, list[int]]]:
+    chosen = (("rank", part.ranks), ("attempt", part.attempts))
+    return [(key, list(values)) for key, values in chosen if values is not None]
 
 
 def _shell(past: Past, part: Ask) -> str:

@@ -13,10 +13,8 @@ from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.analysis.compare.quantity import is_loss, is_score
 from stepscope.core.numbers import format_money, format_value
 from stepscope.core.vocabulary import canonical
+from stepscope.sources.attempts import counts_of, nodes_of
 from stepscope.sources.diagnosis import diagnose
-from stepscope.store.layout import RunFolder
-from stepscope.store.snapshot import take_snapshot
-from stepscope.store.states import read_nodes
 from stepscope.version import __version__
 from stepscope.views.buckets import buckets_of
 from stepscope.views.comparison_view import comparison_view
@@ -87,9 +85,7 @@ def report(past: Past, others: Sequence[Past] = (), now: float | None = None) ->
 
 
 def _performance(past: Past, head: dict[str, Any]) -> dict[str, Any]:
-    folder = RunFolder(past.path)
-    counts = take_snapshot(folder).counts()
-    cost = own_cost(past, counts, read_nodes(folder)[0], head["status"]["duration"])
+    cost = own_cost(past, counts_of(past), nodes_of(past), head["status"]["duration"])
     kept = {key: head["card"][key] for key in ("rate", "samples_per_second", "step_seconds", "gpu", "cost")}
     return {**kept, "time": head["time"], "throughput": head["throughput"], "own_cost": cost}
 
@@ -131,7 +127,6 @@ def _training(past: Past, listed: list[dict[str, Any]], important: list[str]) ->
 
 
 def _rows(metrics: list[dict[str, Any]], found: dict[str, Series]) -> list[dict[str, Any]]:
-    """Return the metrics that were found, each with its figures."""
     return [
         {**{key: one[key] for key in ("name", "unit", "help")}, **buckets_of(found[one["name"]]).figures()}
         for one in metrics

@@ -36,7 +36,7 @@ RECENT = 0.2
 """Share of the attempt's buckets used for the time left."""
 SOME = 8
 """Maximum GPUs that are averaged if the run has no average of its own."""
-SEVERITIES = ("info", "warning", "critical")
+WEIGHTS = {"info": 0, "warning": 1, "critical": 2}
 
 
 def card(past: Past, names: Iterable[str] | None = None) -> dict[str, Any]:
@@ -75,10 +75,8 @@ def card(past: Past, names: Iterable[str] | None = None) -> dict[str, Any]:
 def headline(names: Iterable[str]) -> str | None:
     """Return the metric that a run is judged by first: its loss, else its best known score."""
     ordered = sorted(names)
-    exact = [name for name in ordered if canonical(name) == "loss"]
-    losses = [name for name in ordered if is_loss(canonical(name))]
-    scores = [name for name in ordered if is_score(canonical(name))]
-    return next(iter([*exact, *losses, *scores]), None)
+    tests = (lambda known: known == "loss", is_loss, is_score)
+    return next((name for fits in tests for name in ordered if fits(canonical(name))), None)
 
 
 def gpu_names(names: Iterable[str]) -> list[str]:
@@ -98,12 +96,9 @@ def left(step: int | None, total: int | None, rate: float | None) -> float | Non
 
 def _recent_rate(steps: Buckets) -> float | None:
     """Return recent steps per second, averaged over the ranks; the time left is based on it."""
-    late = []
-    for rank in np.unique(steps.rank).tolist():
-        own = steps.select(steps.rank == rank)
-        recent = own.select(np.arange(len(own.time)) >= int(len(own.time) * (1 - RECENT)) - 1)
-        late.append(StepTotals(int(recent.finite.sum()), recent.total()))
-    return rates(late).steps_per_second
+    own = [steps.select(steps.rank == rank) for rank in np.unique(steps.rank).tolist()]
+    late = [one.select(np.arange(len(one.time)) >= int(len(one.time) * (1 - RECENT)) - 1) for one in own]
+    return rates([StepTotals(int(one.finite.sum()), one.total()) for one in late]).steps_per_second
 
 
 def _headline(name: str, curve: Buckets) -> dict[str, Any]:
@@ -149,9 +144,5 @@ def status(folder: RunFolder, facts: dict[str, Any], events: EventCount, now: fl
         "names": facts.get("names", 0),
         "events": events.total,
         "firing": len(events.firing),
-        "worst": max(events.firing.values(), key=_weight, default=None),
+        "worst": max(events.firing.values(), key=lambda severity: WEIGHTS.get(severity, -1), default=None),
     }
-
-
-def _weight(severity: str) -> int:
-    return SEVERITIES.index(severity) if severity in SEVERITIES else -1

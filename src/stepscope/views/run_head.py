@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.numbers import format_value
+from stepscope.sources.attempts import counts_of, nodes_of
 from stepscope.store.layout import RunFolder
-from stepscope.store.snapshot import take_snapshot
-from stepscope.store.states import read_nodes
 from stepscope.views import overview
 from stepscope.views.buckets import buckets_of
 from stepscope.views.event_list import QUIET, TEXTS, EventCount, line_of
@@ -31,13 +30,11 @@ RANKS = 2000
 
 def run_head(past: Past, first: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the head of a run as plain data; `first` are metrics to show before others."""
-    folder = RunFolder(past.path)
-    counts = take_snapshot(folder).counts()
+    folder, counts = RunFolder(past.path), counts_of(past)
     names = list(counts)
-    nodes, _ = read_nodes(folder)
     card = card_of(past, names)
     now = status(folder, {**card, "names": len(names)}, EventCount(folder))
-    ranks = overview.attempts(nodes)
+    ranks = overview.attempts(nodes_of(past))
     ended = now["state"] not in {"running", "finished"}
     return {
         "run": {"key": row(past.path)["key"], **overview.identity(past)},

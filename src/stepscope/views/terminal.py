@@ -170,7 +170,7 @@ class TerminalScene:
         for rank in self.ranks.values():
             for name, recent in rank.phases.items():
                 sums[name] = sums.get(name, 0.0) + sum(recent)
-            number += max((len(recent) for recent in rank.phases.values()), default=0)
+            number += max(map(len, rank.phases.values()), default=0)
         total = sum(sums.values())
         if total <= 0 or not number:
             return []

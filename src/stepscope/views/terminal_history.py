@@ -73,7 +73,6 @@ class History:
         self._attempt: Integers = np.empty(0, np.int64)
         self.last: float | None = None
         """The newest value, finite or not."""
-        self.last_x: float | None = None
         self.lowest: float | None = None
         self.highest: float | None = None
         self.points = 0
@@ -91,7 +90,7 @@ class History:
         self.points += int(new.finite.sum() + new.bad.sum())
         if last is None:
             last = float(new.mean[-1]) if new.finite[-1] else float("nan")
-        self.last, self.last_x = last, float(new.x[-1])
+        self.last = last
         some = new.finite > 0
         if some.any():
             low, high = float(new.low[some].min()), float(new.high[some].max())
@@ -120,7 +119,6 @@ class History:
             self._start = min(self._start, start)
 
     def _padded(self, before: int, after: int) -> list[Any]:
-        """Return all columns with empty buckets around them."""
         columns = (self._low, self._high, self._sum, self._count, self._bad, self._attempt)
         pairs = zip(columns, (np.nan, np.nan, 0, 0, 0, -1), strict=True)
         return [np.pad(column, (before, after), constant_values=empty) for column, empty in pairs]

@@ -44,8 +44,6 @@ class AccessPolicy:
     token: str
     """The token of the scope ADMIN; the token of READ is derived from it."""
     port: int = 0
-    names: set[str] = field(default_factory=set)
-    """Further host names, such as that of a reverse proxy."""
     machine: str = field(default_factory=lambda: os.uname().nodename)
     start: str = field(default_factory=lambda: os.urandom(16).hex())
     """Random for each start of the server, so that cookies of an earlier start are invalid."""
@@ -53,7 +51,7 @@ class AccessPolicy:
 
     def known_names(self, local: str) -> set[str]:
         """Return the host names in lower case; `local` is the address that the client connected to."""
-        names = {"localhost", "127.0.0.1", "[::1]", *(name.lower() for name in self.names)}
+        names = {"localhost", "127.0.0.1", "[::1]"}
         if bracketed(self.host) not in {"", *WILDCARDS}:
             names.add(bracketed(self.host).lower())
         return names | {self.machine.lower(), bracketed(local).lower()}  # safe: a page that knows them has no token
@@ -94,7 +92,8 @@ class AccessPolicy:
         given = [*_bearer(headers), *_cookies(headers, self.cookie_name)]
         for word in given:
             for scope in (ADMIN, READ):
-                if self._equal(word, self.token_for(scope)) or self._equal(word, self.cookie_for(scope)):
+                known = (self.token_for(scope), self.cookie_for(scope))
+                if any(hmac.compare_digest(word, one.encode()) for one in known):
                     return scope
         if given:
             self._failures = [*(time for time in self._failures if time > now - 60), now][-GUESSES - 1 :]
@@ -124,10 +123,6 @@ class AccessPolicy:
 
     def _derived(self, purpose: str) -> str:
         return hmac.new(self.token.encode(), purpose.encode(), hashlib.sha256).hexdigest()[:48]
-
-    @staticmethod
-    def _equal(given: bytes, expected: str) -> bool:
-        return hmac.compare_digest(given, expected.encode())
 
 
 def values(headers: Headers, name: bytes) -> list[bytes]:

@@ -95,8 +95,7 @@ class MonitoringDashboard:
 
     async def _figures(self, _request: Request) -> Response:
         figures = {"loss": self.create_loss_graph(), "resources": self.create_resource_graph()}
-        body = msgspec.json.encode({"heading": self.heading, **figures})
-        return Response(body, media_type="application/json")
+        return Response(msgspec.json.encode({"heading": self.heading, **figures}), media_type="application/json")
 
     async def _page(self, request: Request) -> Response:
         return self._files.answer(request.scope["path"], request.headers.get("accept-encoding", ""))

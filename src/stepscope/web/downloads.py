@@ -21,6 +21,7 @@ from stepscope.web.responses import encoded
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
     from stepscope.exporters.files.selection import ExportedMetric
@@ -41,31 +42,14 @@ KINDS = {
 _FREE = threading.BoundedSemaphore(AT_ONCE)
 
 
-class _DownloadSlot:
-    """Permission for one download, from its request until its thread ends."""
-
-    def __init__(self) -> None:
-        if not _FREE.acquire(blocking=False):
-            raise TooBusyError
-        self._released = threading.Lock()
-        self.is_used = False
-        """Whether a thread writes; then the thread releases the slot."""
-
-    def release(self) -> None:
-        """Let another download begin; a second call does nothing."""
-        if self._released.acquire(blocking=False):
-            _FREE.release()
-
-
 class Download(StreamingResponse):
-    """The response with a download; it frees its slot at the end, even if the client left before the first byte."""
+    """The response with a download; another may begin at its end, even if the client left before the first byte."""
 
-    def __init__(self, name: str, kind: str, slot: _DownloadSlot, write: Callable[[BinaryIO], None]) -> None:
+    def __init__(self, name: str, kind: str, write: Callable[[BinaryIO], None]) -> None:
         """Respond with the bytes that `write` writes, as a file called `name`."""
-        self._slot, self._content = slot, _chunks(write, slot)
-        super().__init__(
-            self._content, media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'}
-        )
+        self._content, self._is_started = self._chunks(write), False
+        disposition = {"content-disposition": f'attachment; filename="{name}"'}
+        super().__init__(self._content, media_type=kind, headers=disposition)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
@@ -73,21 +57,53 @@ class Download(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             await self._content.aclose()
-            if not self._slot.is_used:
-                self._slot.release()
+            if not self._is_started:
+                _FREE.release()
+
+    async def _chunks(self, write: Callable[[BinaryIO], None]) -> AsyncGenerator[bytes, None]:
+        """Yield what a thread writes; when the client leaves, the next write fails and the thread ends."""
+        reading, writing = os.pipe()
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                with open(writing, "wb", buffering=CHUNK) as stream:
+                    write(stream)
+            except BrokenPipeError:
+                return  # the client left
+            except Exception as error:  # noqa: BLE001 - raised below: a broken download must not look complete
+                failed.append(error)
+            finally:
+                _FREE.release()
+
+        self._is_started = True
+        threading.Thread(target=work, name="stepscope-export", daemon=True).start()
+        loop = asyncio.get_running_loop()
+        stream = asyncio.StreamReader(limit=CHUNK)
+        pipe = os.fdopen(reading, "rb", buffering=0)
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
+        try:
+            while data := await stream.read(CHUNK):
+                yield data
+            if failed:
+                raise failed[0]
+        finally:
+            with contextlib.suppress(OSError):
+                transport.close()
 
 
-async def download(site: Site, parameters: ExportParameters) -> Download:
+async def download(site: Site, parameters: ExportParameters, _request: Request) -> Download:
     """Return the response with a download. Raises TooBusyError, NotFoundError or StepscopeError."""
     path = site.folder(parameters.run)
-    slot = _DownloadSlot()
+    if not _FREE.acquire(blocking=False):
+        raise TooBusyError
     try:
         past, metrics = await asyncio.get_running_loop().run_in_executor(None, _select, path, parameters.name)
     except BaseException:
-        slot.release()
+        _FREE.release()
         raise
     name = f"{re.sub(r'[^A-Za-z0-9._-]+', '_', past.id)[:80]}.{parameters.format}"
-    return Download(name, KINDS[parameters.format], slot, _writer(past, metrics, parameters.format))
+    return Download(name, KINDS[parameters.format], _writer(past, metrics, parameters.format))
 
 
 def _select(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[ExportedMetric]]:
@@ -103,7 +119,6 @@ def _select(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[Exp
 
 
 def _writer(past: Past, metrics: Sequence[ExportedMetric], form: str) -> Callable[[BinaryIO], None]:
-    """Return a function that writes the download to a stream."""
 
     def write(stream: BinaryIO) -> None:
         from stepscope.exporters.formats import FORMATS, STREAM
@@ -143,35 +158,3 @@ def _write_json(past: Past, metrics: Sequence[ExportedMetric], stream: BinaryIO)
         }
         stream.write((b"," if number else b"") + encoded(metric.written) + b":" + encoded(columns))
     stream.write(b"}}\n")
-
-
-async def _chunks(write: Callable[[BinaryIO], None], slot: _DownloadSlot) -> AsyncGenerator[bytes, None]:
-    """Yield what a thread writes; when the client leaves, the next write fails and the thread ends."""
-    reading, writing = os.pipe()
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            with open(writing, "wb", buffering=CHUNK) as stream:
-                write(stream)
-        except BrokenPipeError:
-            return  # the client left
-        except Exception as error:  # noqa: BLE001 - raised below: a broken download must not look complete
-            failed.append(error)
-        finally:
-            slot.release()
-
-    slot.is_used = True
-    threading.Thread(target=work, name="stepscope-export", daemon=True).start()
-    loop = asyncio.get_running_loop()
-    stream = asyncio.StreamReader(limit=CHUNK)
-    pipe = os.fdopen(reading, "rb", buffering=0)
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
-    try:
-        while data := await stream.read(CHUNK):
-            yield data
-        if failed:
-            raise failed[0]
-    finally:
-        with contextlib.suppress(OSError):
-            transport.close()

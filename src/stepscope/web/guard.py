@@ -97,21 +97,20 @@ class RequestGuard:
         if problem is not None:
             return problem
         if page and b"token=" in scope["query_string"]:
-            return self._cookie(scope, time.monotonic())
-        return None if page or scope["path"] in OPEN_PATHS else self._refusal(scope, changes=changes)
-
-    def _refusal(self, scope: Scope, *, changes: bool) -> Refusal | None:
-        allowed = self._policy.scope(scope["headers"], time.monotonic())
+            return self._cookie(scope)
+        if page or scope["path"] in OPEN_PATHS:
+            return None
+        allowed = policy.scope(headers, time.monotonic())
         if isinstance(allowed, Refusal):
             return allowed
         if changes and allowed != ADMIN:
             return Refusal(403, "cannot change this alert: this token may only read; use the address of the owner")
         return None
 
-    def _cookie(self, scope: Scope, now: float) -> Refusal | bytes:
+    def _cookie(self, scope: Scope) -> Refusal | bytes:
         """Exchange the token in an address for a cookie; the redirect drops the token from the address."""
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        cookie = self._policy.entry(token, now)
+        cookie = self._policy.entry(token, time.monotonic())
         if isinstance(cookie, Refusal):
             return cookie
         return f"{self._policy.cookie_name}={cookie}; HttpOnly; SameSite=Strict; Path=/".encode()
@@ -159,7 +158,6 @@ def _headers(path: str, given: list[tuple[bytes, bytes]]) -> list[tuple[bytes, b
 async def _answer(
     send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None, path: str = "/api/"
 ) -> None:
-    """Send a complete response of the guard itself."""
     kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     more = [(b"www-authenticate", b'Bearer realm="stepscope"')] if status == 401 else []
     more += [(b"retry-after", b"60")] if status == 429 else []

@@ -19,20 +19,16 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
     Raises StepscopeError if the port is in use, or this machine does not have the address.
     """
-    addresses = ["127.0.0.1", "::1"] if host == "localhost" else [host]
     sockets: list[socket.socket] = []
-    try:
-        for address in addresses:
-            chosen = sockets[0].getsockname()[1] if sockets else port
-            try:
-                sockets.append(_bound(address, chosen))
-            except OSError as error:
-                if not sockets or error.errno == errno.EADDRINUSE:
-                    raise
-    except OSError as error:
-        for bound in sockets:
-            bound.close()
-        raise _refused(host, port, error) from error
+    for address in ["127.0.0.1", "::1"] if host == "localhost" else [host]:
+        try:
+            sockets.append(_bound(address, sockets[0].getsockname()[1] if sockets else port))
+        except OSError as error:
+            if sockets and error.errno != errno.EADDRINUSE:
+                continue  # a machine without IPv6
+            for bound in sockets:
+                bound.close()
+            raise _refused(host, port, error) from error
     return sockets
 
 

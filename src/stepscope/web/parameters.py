@@ -128,8 +128,8 @@ def parse(query: bytes, kind: type[_P]) -> _P:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_PARAMETERS, errors="strict")
     except ValueError:
         raise InvalidRequestError("its parameters cannot be decoded") from None
-    repeatable = _repeatable(kind)
-    given: dict[str, Any] = {}
+    hints, given = get_type_hints(kind), dict[str, Any]()
+    repeatable = {one.encode_name for one in msgspec.structs.fields(kind) if "list[" in str(hints[one.name])}
     for key, value in pairs:
         if key in repeatable:
             given.setdefault(key, []).append(value)
@@ -154,10 +154,3 @@ def checked(parameters: _P) -> _P:
         if buckets > ROWS:
             raise InvalidRequestError(f"more than {ROWS} buckets; ask for fewer runs, names or points")
     return parameters
-
-
-def _repeatable(kind: type[Parameters]) -> set[str]:
-    """Return the parameters that may be given several times."""
-    hints = get_type_hints(kind)
-    fields = msgspec.structs.fields(kind)
-    return {field.encode_name for field in fields if "list[" in str(hints[field.name])}

@@ -51,7 +51,7 @@ def uvicorn_config(app: Any, keep_alive: int = 5, grace: int = 1) -> uvicorn.Con
 class BoundedProtocol(H11Protocol):
     """One connection."""
 
-    _deadline: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle | None = None
     _abort_timer: asyncio.TimerHandle | None = None
     _left = READ_SECONDS
     _since = 0.0
@@ -62,20 +62,20 @@ class BoundedProtocol(H11Protocol):
         if len(self.connections) > CONNECTIONS:
             transport.abort()
             return
-        self._start_deadline()
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._abort_late_head)
 
     def data_received(self, data: bytes) -> None:
         """Receive bytes; stop the deadline once the head of a request is complete."""
         before: Any = self.cycle
-        if self._deadline is None and (before is None or before.response_complete):
-            self._start_deadline()
+        if self._head_timer is None and (before is None or before.response_complete):
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._abort_late_head)
         super().data_received(data)
         if self.cycle is not before:
-            self._cancel_deadline()
+            self._cancel_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all deadlines."""
-        self._cancel_deadline()
+        self._cancel_head_timer()
         self._abort_after(None)
         super().connection_lost(exc)
 
@@ -111,16 +111,12 @@ class BoundedProtocol(H11Protocol):
         if seconds is not None:
             self._abort_timer = self.loop.call_later(seconds, self.transport.abort)
 
-    def _start_deadline(self) -> None:
-        self._cancel_deadline()
-        self._deadline = self.loop.call_later(HEAD_SECONDS, self._abort_late_head)
-
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _cancel_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def _abort_late_head(self) -> None:
-        self._deadline = None
+        self._head_timer = None
         if not self.transport.is_closing():
             self.transport.abort()

@@ -141,12 +141,13 @@ class ReaderPool:
 
         run_slots = self._run_slots.setdefault(run, asyncio.Semaphore(self._threads_per_run))
         try:
-            async with _ThreadSlot(run_slots) as run_slot, _ThreadSlot(self._free) as slot:
+            async with contextlib.AsyncExitStack() as slots:
+                for free in (run_slots, self._free):
+                    await slots.enter_async_context(free)
                 try:
                     return await asyncio.get_running_loop().run_in_executor(self._pool, call)
                 except asyncio.CancelledError:
-                    releases = (slot.hand_over(), run_slot.hand_over())
-                    cancelling = asyncio.ensure_future(self._interrupt(read, run, releases))
+                    cancelling = asyncio.ensure_future(self._interrupt(read, run, slots.pop_all()))
                     self._cancelling.add(cancelling)
                     cancelling.add_done_callback(self._cancelling.discard)
                     raise
@@ -156,44 +157,21 @@ class ReaderPool:
             if not self._reads:
                 self._run_slots.clear()
 
-    async def _interrupt(self, read: PendingRead, run: str, releases: tuple[Callable[[], None], ...]) -> None:
-        """Interrupt a read until its thread returns; replace a thread that takes too long."""
+    async def _interrupt(self, read: PendingRead, run: str, slots: contextlib.AsyncExitStack) -> None:
+        """Interrupt a read until its thread returns, then free its slots; replace a thread that takes too long."""
         deadline, stalled = time.monotonic() + STALL_SECONDS, False
         while read.cancel():
             if not stalled and time.monotonic() >= deadline and self.stalled.total() < MAX_STALLED:
                 stalled = True
                 self.stalled[run] += 1
-                for release in releases:
-                    release()
+                await slots.aclose()
             await asyncio.sleep(INTERRUPT_SECONDS)
         if stalled:
             self.stalled[run] -= 1
-        else:
-            for release in releases:
-                release()
+        await slots.aclose()  # nothing is left to free if the thread was replaced
 
     def close(self) -> None:
         """Interrupt all reads and let the threads end."""
         for read in list(self._reads):
             read.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-class _ThreadSlot:
-    """A slot for one thread: released at the end of the block, or by the code that it is handed over to."""
-
-    def __init__(self, free: asyncio.Semaphore) -> None:
-        self._free, self._owned = free, True
-
-    async def __aenter__(self) -> _ThreadSlot:  # noqa: PYI034 - typing.Self needs Python 3.11
-        await self._free.acquire()
-        return self
-
-    def hand_over(self) -> Callable[[], None]:
-        """Give up the slot; return the function that releases it."""
-        self._owned = False
-        return self._free.release
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._owned:
-            self._free.release()

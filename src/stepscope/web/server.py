@@ -7,7 +7,7 @@ import ctypes
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,8 +51,6 @@ class ServerOptions:
     """Whether to print a read-only address on loopback as well; on other addresses it is always printed."""
     heading: str = "Stepscope"
     refresh: float = REFRESH
-    names: set[str] = field(default_factory=set)
-    """Further host names of the server."""
     token_file: Path | None = None
     """File with the token, created if it is missing; None chooses as `token_to_ask_for` does."""
     files: StaticFiles | None = None
@@ -95,7 +93,7 @@ class Server:
         token = token_for(options.host, options.token_file)
         self._sockets: list[socket.socket] = listen(options.host, options.port)
         self.port: int = self._sockets[0].getsockname()[1]
-        self.policy = AccessPolicy(options.host, token, self.port, options.names)
+        self.policy = AccessPolicy(options.host, token, self.port)
         self.site = Site(options.root, options.heading, options.refresh, options.first)
         self._private: dict[Path, str] = {}
         app = RequestGuard(router.build(self.site, options.files), self.policy, self.site.traffic)
@@ -111,7 +109,7 @@ class Server:
     def address_for(self, scope: str | None) -> str:
         """Return the address of the page with the token of a scope; None leaves the token out."""
         host = self.options.host
-        shown = {"": self.policy.machine, "0.0.0.0": self.policy.machine, "::": self.policy.machine}.get(host, host)  # noqa: S104 - compared
+        shown = self.policy.machine if host in {"", "0.0.0.0", "::"} else host  # noqa: S104 - compared
         token = "" if scope is None else f"?token={self.policy.token_for(scope)}"
         return f"http://{bracketed(shown)}:{self.port}/{token}"
 
@@ -131,9 +129,8 @@ class Server:
             lines.append(f"read-only address for others: {self.address_for(READ)}")
         if not is_local:
             text = "there is no TLS here, so anyone on the network can read the data and the token"
-            lines.append(
-                f"warning: {text}; prefer `ssh -L {self.port}:127.0.0.1:{self.port} HOST` and --host 127.0.0.1"
-            )
+            tunnel = f"ssh -L {self.port}:127.0.0.1:{self.port} HOST"
+            lines.append(f"warning: {text}; prefer `{tunnel}` and --host 127.0.0.1")
         return lines
 
     def run(self, ready: Callable[[], None] | None = None) -> None:

@@ -94,16 +94,9 @@ class Site:
 
     def facts(self) -> dict[str, Any]:
         """Return version, limits and settings of the server."""
+        about = {"version": __version__, "root": str(self.root), "heading": self.heading, "refresh": self.refresh}
         limits = {key: getattr(parameters, key.upper()) for key in ("names", "runs", "points", "rows")}
-        return {
-            "version": __version__,
-            "root": str(self.root),
-            "heading": self.heading,
-            "refresh": self.refresh,
-            "capabilities": CAPABILITIES,
-            "limits": limits,
-            "now": time.time(),
-        }
+        return {**about, "capabilities": CAPABILITIES, "limits": limits, "now": time.time()}
 
     def folder(self, key: str) -> Path:
         """Return the folder of a listed run. Raises NotFoundError."""
@@ -122,7 +115,7 @@ class Site:
         return Past(RunFolder(self.folder(key)), connection, self.cache)
 
     def _warm_up(self) -> None:
-        from stepscope.views import run_head  # noqa: F401 - loads numpy and DuckDB before they are needed
+        from stepscope.web import run_reads  # noqa: F401 - loads numpy and DuckDB before they are needed
 
         _ = self.live_runs
 

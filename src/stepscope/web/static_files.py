@@ -68,20 +68,15 @@ class StaticFiles:
         return Response(file.data, headers=headers, media_type=file.kind)
 
     def _read(self) -> None:
-        index = self._folder / INDEX.strip("/")
         try:
-            stamp: object = index.stat().st_mtime_ns
+            stamp: object = (self._folder / INDEX.strip("/")).stat().st_mtime_ns
         except OSError:
             stamp = None
         if stamp != self._stamp:
-            self._files = {f"/{path.relative_to(self._folder)}": _file(path) for path in _plain_files(self._folder)}
+            paths = [Path(at, name) for at, _, names in os.walk(self._folder) for name in names if name[0] != "."]
+            plain = [path for path in paths if not path.is_symlink() and path.stat().st_size <= MAX_BYTES]
+            self._files = {f"/{path.relative_to(self._folder)}": _file(path) for path in plain}
             self._stamp = stamp
-
-
-def _plain_files(folder: Path) -> list[Path]:
-    names = ((Path(parent), name) for parent, _, names in os.walk(folder) for name in names)
-    paths = [parent / name for parent, name in names if not name.startswith(".")]
-    return [path for path in paths if not path.is_symlink() and path.stat().st_size <= MAX_BYTES]
 
 
 def _file(path: Path) -> PageFile:

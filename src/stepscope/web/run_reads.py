@@ -1,0 +1,52 @@
+"""What each route about runs returns, by its path. Loads every view, numpy and DuckDB, so only threads import it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.sources.diagnosis import diagnose
+from stepscope.store.curves import Ask, curves
+from stepscope.views.comparison_view import comparison_view
+from stepscope.views.curve_message import encode_curves
+from stepscope.views.event_list import alert_list, event_list, histogram_list
+from stepscope.views.ledger import usual_account
+from stepscope.views.machine_view import machine_view
+from stepscope.views.metric_list import metric_list
+from stepscope.views.recipe import recipe
+from stepscope.views.run_head import run_head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.store.reader import Past
+    from stepscope.web import parameters as given
+
+
+def _series(_site: Any, parameters: given.SeriesParameters, *runs: Past) -> bytes:
+    asked = _query(parameters, fold=parameters.fold is not None)
+    return encode_curves(
+        [(key, curves(past, asked)) for key, past in dict(zip(parameters.run, runs, strict=True)).items()]
+    )
+
+
+def _query(parameters: given.CurveParameters, *, fold: bool = False) -> Ask:
+    chosen = (parameters.rank, parameters.attempt)
+    ranks, attempts = (None if values is None else tuple(dict.fromkeys(values)) for values in chosen)
+    steps, times = parameters.range_on("step"), parameters.range_on("time", 1e6)
+    return Ask(tuple(dict.fromkeys(parameters.name)), parameters.points, ranks, attempts, steps, times, fold=fold)
+
+
+READS: dict[str, Callable[..., Any]] = {
+    "/api/run": lambda site, _, past: run_head(past, site.first),
+    "/api/names": lambda site, _, past: metric_list(past, site.first),
+    "/api/events": lambda _, asked, past: event_list(past, asked.kind, asked.limit),
+    "/api/histograms": lambda _, asked, past: histogram_list(past, asked.name, asked.limit),
+    "/api/machine": lambda _site, _, past: machine_view(past),
+    "/api/compare": lambda _site, _, *runs: comparison_view(runs),
+    "/api/diagnosis": lambda _site, _, past: diagnose(past),
+    "/api/ledger": lambda _site, _, past: usual_account(past),
+    "/api/recipe": lambda _, asked, past: recipe(past, _query(asked)),
+    "/api/alerts": lambda _site, _, past: alert_list(past),
+    "/api/series": _series,
+}
+"""Functions of the site, the parameters, and the runs that these name; they return plain data, or bytes."""
