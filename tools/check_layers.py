@@ -71,7 +71,6 @@ PROCESSES = {
     "watcher.notifying": "alerts.delivery.notifier",
     "watcher.sealing": "store.seal",
     "samplers.nvidia_dialog": "samplers.nvidia_helper",
-    "tui.request": "tui.reading",
     "cli.commands.demo": "cli.demo.training",
 }
 """Modules that start a process, and the module that the process runs: the name is no import."""

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.command import FAILED, FINE, GATE, USAGE
-from stepscope.cli.examples import EXAMPLES
 from stepscope.cli.main import main
-from stepscope.cli.parser import COMMANDS, GROUPS, build_parser, commands_of
+from stepscope.cli.parser import COMMANDS, EXAMPLES, GROUPS, build_parser, commands_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.completion import candidates, matching_runs
+from stepscope.cli.commands.completion import candidates, matching_runs
 from stepscope.cli.main import COMMANDS, main
 from stepscope.cli.parser import build_parser, commands_of, subcommands
 from tests.exporters.recorded import make_run

@@ -5,9 +5,8 @@ import io
 import numpy as np
 import pytest
 
-from stepscope.cli.demo.lines import RunLines, one_line
 from stepscope.cli.demo.progress import DemoProgress, DemoRun, MetricColumn, columns_of, happenings, progress
-from stepscope.cli.demo.summary import summary
+from stepscope.cli.demo.text import RunLines, one_line, summary
 from stepscope.cli.text.terminal import is_screen
 from stepscope.store.points import Points
 

@@ -19,7 +19,7 @@ import pytest
 
 from stepscope.cli.commands import monitor
 from stepscope.cli.main import main
-from stepscope.cli.text.machine_line import one_line
+from stepscope.cli.text.machine_lines import one_line
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.watcher.machine import LocalMachine, MachineSample
 from tests.fakes import FakeClock, readable
@@ -112,8 +112,8 @@ class Recorder:
     def __init__(self):
         self.moments, self.notes, self.begun = [], [], []
 
-    def begin(self, moment, absent):
-        self.begun.append((moment, absent))
+    def begin(self, absent):
+        self.begun.append(absent)
 
     def take(self, moment):
         self.moments.append(moment)

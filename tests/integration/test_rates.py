@@ -11,8 +11,7 @@ from stepscope.cli.demo.progress import progress, read
 from stepscope.core.numbers import format_value
 from stepscope.session import card as end_card
 from stepscope.store.parquet import connect
-from stepscope.tui.reading import answer
-from stepscope.tui.request import opened
+from stepscope.tui.reading import answer, opened
 from stepscope.tui.run_feed import RunFeed
 from stepscope.views.overview import overview
 from stepscope.views.report import report

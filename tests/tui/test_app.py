@@ -7,11 +7,11 @@ import json
 import pytest
 
 from stepscope.tui.app import TopApp
-from stepscope.tui.machine_feed import MachineFeed
+from stepscope.tui.feed import MachineFeed, SceneFeed
 from tests.tui.scenes import machine_scene, run_scene
 
 
-class Feed:
+class Feed(SceneFeed):
     """A run that does not change; notes what is asked of it."""
 
     def __init__(self, scene=None):
@@ -21,9 +21,6 @@ class Feed:
 
     def poll(self):
         self.asked.append("poll")
-
-    def wanted(self):
-        return None
 
     def known(self):
         return [(name, "training") for name in (*self.scene.curves, "other/[metric]")]

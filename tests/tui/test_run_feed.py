@@ -7,8 +7,7 @@ import pytest
 
 import stepscope
 from bench.drawn_runs import sick, write
-from stepscope.tui.reading import answer, first_names
-from stepscope.tui.request import command, opened, request
+from stepscope.tui.reading import answer, command, first_names, opened, request
 from stepscope.tui.run_feed import RunFeed
 from tests.integration.processes import until
 

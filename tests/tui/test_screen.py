@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.tui.draw_ranks import lateness
-from stepscope.tui.frame import ViewOptions
+from stepscope.tui.frame import ViewOptions, length
 from stepscope.tui.screen import DRAWN, draw
-from stepscope.tui.text import length
 from stepscope.tui.theme import style_of
 from stepscope.views.terminal import TerminalRank, TerminalScene
 from tests.tui.scenes import alert, machine_scene, run_scene

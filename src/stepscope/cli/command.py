@@ -1,9 +1,9 @@
-"""The interface of a command, shared options, and strict JSON output."""
+"""What the commands share: exit codes, options, and strict JSON output."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.strict_json import flagged
@@ -16,39 +16,24 @@ FINE, FAILED, USAGE, GATE = 0, 1, 2, 3
 """Exit codes."""
 RUN = "folder of a run, its id or a unique prefix of it, project/id, its display name, or 'latest'"
 """The ways to name a run."""
+ROOT = "folder of the runs (default: STEPSCOPE_DIR, store.dir of the configuration, or ./stepscope-runs)"
 
 
-class Command(Protocol):
-    """A command's module: its docstring is its help, and the first line is in the list of commands."""
-
-    __doc__: str | None
-
-    def prepare(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's own options."""
-
-    def run(self, options: argparse.Namespace) -> int | Callable[[], int]:
-        """Run the command and return the exit code, or a function that returns it."""
+SHARED: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "run": (("run",), {"metavar": "RUN", "help": RUN}),
+    "dir": (("--dir",), {"metavar": "ROOT", "help": ROOT}),
+    "quiet": (("--quiet", "-q"), {"action": "store_true", "help": "show no progress"}),
+    "json": (("--json",), {"action": "store_true", "help": "print JSON"}),
+    "output": (("--output", "-o"), {"metavar": "PATH", "help": "file to write (default: standard output)"}),
+}
+"""Arguments that several commands have, by a short name."""
 
 
-def add_root(parser: argparse.ArgumentParser) -> None:
-    """Add `--dir ROOT`."""
-    text = "folder of the runs (default: STEPSCOPE_DIR, store.dir of the configuration, or ./stepscope-runs)"
-    parser.add_argument("--dir", metavar="ROOT", help=text)
-
-
-def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add the argument RUN."""
-    parser.add_argument("run", metavar="RUN", help=RUN)
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add `--json`."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add `--output PATH`."""
-    parser.add_argument("--output", "-o", metavar="PATH", help="file to write (default: standard output)")
+def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add some of the arguments that several commands have."""
+    for name in names:
+        flags, details = SHARED[name]
+        parser.add_argument(*flags, **details)
 
 
 def show(options: argparse.Namespace, facts: dict[str, Any], page: Callable[[int, Paint], Iterable[str]]) -> int:

@@ -6,21 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.analysis.compare import gate
 from stepscope.analysis.compare.comparison import measure
 from stepscope.analysis.compare.difference import CONFIDENCE
-from stepscope.analysis.compare.gate import (
-    CLOSE,
-    FAILED,
-    MET,
-    MISSED,
-    NOT_JUDGED,
-    PASSED,
-    UNDECIDED,
-    UNKNOWN,
-    Aim,
-    Judgement,
-    aim,
-)
+from stepscope.analysis.compare.gate import Aim, Judgement, aim
 from stepscope.analysis.compare.quantity import Spec
 from stepscope.core.config import discover, load
 from stepscope.core.numbers import format_value
@@ -32,7 +21,12 @@ if TYPE_CHECKING:
     from stepscope.analysis.compare.recording import Group
 
 SECTION = "targets."
-RESULTS = {MET: PASSED, MISSED: FAILED, CLOSE: UNDECIDED, UNKNOWN: NOT_JUDGED}
+RESULTS = {
+    gate.MET: gate.PASSED,
+    gate.MISSED: gate.FAILED,
+    gate.CLOSE: gate.UNDECIDED,
+    gate.UNKNOWN: gate.NOT_JUDGED,
+}
 
 
 def targets(cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> dict[str, float]:
@@ -61,7 +55,7 @@ def aims(group: Group, wanted: Mapping[str, float], confidence: float = CONFIDEN
         try:
             levels = measure(Spec.parse(name), [group], quiet=False)
         except ValueError:
-            found.append(Aim(name, figure, UNKNOWN))
+            found.append(Aim(name, figure, gate.UNKNOWN))
             continue
         found.append(aim(name, figure, levels.groups[0] if levels.groups else (), confidence))
     return found

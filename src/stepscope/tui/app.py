@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
 from textual.app import App
@@ -19,61 +19,27 @@ from textual.widget import Widget
 from stepscope.alerts.user_requests import ask
 from stepscope.core.errors import StepscopeError
 from stepscope.tui.draw_alerts import listed
-from stepscope.tui.draw_head import views
 from stepscope.tui.frame import Frame, ViewOptions
-from stepscope.tui.request import SECONDS, command, environment, opened
+from stepscope.tui.reading import SECONDS, command, environment, opened
 from stepscope.tui.saving import save
-from stepscope.tui.screen import draw
+from stepscope.tui.screen import draw, views
 from stepscope.tui.theme import style_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
     from textual import events
     from textual.app import ComposeResult
 
-    from stepscope.tui.request import PastRequest
-    from stepscope.tui.text import Line
-    from stepscope.views.terminal import TerminalScene
+    from stepscope.tui.feed import SceneFeed
+    from stepscope.tui.frame import Line
+    from stepscope.tui.reading import PastRequest
 
 NOTE_SECONDS = 4.0
 """Seconds that a note is shown."""
 FOLLOW_SECONDS = 2.0
 """Seconds between two checks for a newer run."""
-
-
-class SceneFeed(Protocol):
-    """The source of the dashboard: a run, or this machine."""
-
-    scene: TerminalScene
-
-    def poll(self) -> None:
-        """Read new data."""
-
-    def wanted(self) -> PastRequest | None:
-        """Return the pending request for past data once; None if there is none."""
-
-    def answered(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
-        """Add past data."""
-
-    def failed(self, why: str) -> None:
-        """Report that the past cannot be read."""
-
-    def show(self, names: list[str]) -> None:
-        """Choose the graphs."""
-
-    def known(self) -> Iterable[tuple[str, str]]:
-        """Return the metrics that can have a graph, each with its source."""
-
-    def ask_diagnosis(self) -> None:
-        """Request a diagnosis."""
-
-    def reset(self) -> None:
-        """Clear the graphs."""
-
-    def close(self) -> None:
-        """Close files and processes."""
 
 
 class Canvas(Widget, can_focus=True):
@@ -91,14 +57,11 @@ class Canvas(Widget, can_focus=True):
     def show(self, frame: Frame) -> None:
         """Show another screen."""
         self.frame = frame
-        changed = [
-            place for place, line in enumerate(frame.lines) if place >= len(self._lines) or self._lines[place] != line
-        ]
+        changed = [place for place, line in enumerate(frame.lines) if self._lines[place : place + 1] != [line]]
         strips = self._strips[: len(frame.lines)]
         strips += [Strip.blank(0)] * (len(frame.lines) - len(strips))
         for place in changed:
-            segments = [Segment(text, style_of(style)) for text, style in frame.lines[place]]
-            strips[place] = Strip(segments)
+            strips[place] = Strip([Segment(text, style_of(style)) for text, style in frame.lines[place]])
         self._lines, self._strips = frame.lines, strips
         if changed:
             self.refresh(*[Region(0, place, self.size.width, 1) for place in changed])
@@ -193,7 +156,6 @@ class TopApp(App[None]):
         self.call_after_refresh(self.draw)
 
     def _tick(self) -> None:
-        """Read new data, and redraw."""
         if not self.options.paused:
             try:
                 self.feed.poll()
@@ -212,12 +174,11 @@ class TopApp(App[None]):
 
     async def _read(self, feed: SceneFeed, asked: PastRequest) -> None:
         """Read the past of a run in another process."""
-        path = getattr(feed, "path", None)
-        if path is None:
+        if feed.path is None:
             return
         pipe = asyncio.subprocess.PIPE
         self._reader = await asyncio.create_subprocess_exec(
-            *command(path, asked), stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environment()
+            *command(feed.path, asked), stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environment()
         )
         try:
             out, complaint = await asyncio.wait_for(self._reader.communicate(), SECONDS)
@@ -236,7 +197,6 @@ class TopApp(App[None]):
         self.draw()
 
     def _follow(self) -> None:
-        """Switch to a newer run, if there is one."""
         if self._newer is None or self.options.paused:
             return
         found = self._newer(self.feed)
@@ -329,7 +289,7 @@ class TopApp(App[None]):
 
     def action_acknowledge(self) -> None:
         """Acknowledge the selected alert."""
-        path, rows = getattr(self.feed, "path", None), listed(self.feed.scene)
+        path, rows = self.feed.path, listed(self.feed.scene)
         if path is None or not rows or self.options.view != "alerts":
             return
         row = rows[min(self.options.chosen, len(rows) - 1)]

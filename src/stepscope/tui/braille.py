@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.tui.text import Line
+    from stepscope.tui.frame import Line
     from stepscope.views.terminal_history import History, HistoryColumns
 
 LEFT = np.array([0x01, 0x02, 0x04, 0x40], np.int64)
@@ -116,13 +116,10 @@ def picture(history: History, width: int, height: int, style: str, *, log: bool 
         _connect(low, high)
         _dots(cells, low, high)
     lines = _lines(cells, bad[::2] | bad[1::2], over[::2] | over[1::2], style)
-    if found is None:
-        return Picture(lines, None, None, log=False)
-    return Picture(lines, found.high, found.low, log=found.log)
+    return Picture(lines, None, None, log=False) if found is None else Picture(lines, found.high, found.low, found.log)
 
 
 def _connect(low: NDArray[np.int64], high: NDArray[np.int64]) -> None:
-    """Connect neighbouring columns."""
     there = (low[1:] >= 0) & (low[:-1] >= 0)
     above = there & (low[1:] > high[:-1] + 1)
     below = there & (high[1:] < low[:-1] - 1)

@@ -94,12 +94,8 @@ Pick OptionList, Pick OptionList:focus { border: none; height: 1fr; padding: 0; 
 
     def _tick(self, at: int) -> None:
         name = self._found[at]
-        if name in self._ticked:
-            self._ticked.remove(name)
-        else:
-            self._ticked.append(name)
-        options = self.query_one(OptionList)
-        options.replace_option_prompt_at_index(at, self._text(name))
+        (self._ticked.remove if name in self._ticked else self._ticked.append)(name)
+        self.query_one(OptionList).replace_option_prompt_at_index(at, self._text(name))
 
     def action_list(self) -> None:
         """Go down the list."""

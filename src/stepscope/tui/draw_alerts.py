@@ -11,8 +11,7 @@ from stepscope.tui.draw_overview import MARKS, alert_line, event_line
 from stepscope.tui.frame import box
 
 if TYPE_CHECKING:
-    from stepscope.tui.frame import ViewOptions
-    from stepscope.tui.text import Line
+    from stepscope.tui.frame import Line, ViewOptions
     from stepscope.views.terminal import TerminalScene
 
 
@@ -32,8 +31,7 @@ def alerts_view(scene: TerminalScene, width: int, height: int, options: ViewOpti
     if rows:
         lines += _detail(rows[chosen], scene, width, max(4, min(8, height // 4)))
     room = height - len(lines)
-    verdict = _diagnosis(scene, width, room - 4 if room >= 9 else room)
-    lines += verdict
+    lines += _diagnosis(scene, width, room - 4 if room >= 9 else room)
     room = height - len(lines)
     if room >= 3:
         events = [event_line(event, width - 3) for event in reversed(scene.events)]
@@ -45,10 +43,10 @@ def _list(scene: TerminalScene, rows: list[dict[str, Any]], chosen: int, width: 
     if not rows:
         return box([("alerts", "title")], [[(" ✔ ", "good"), ("none so far", "")]], width, 3)
     first = max(0, chosen - (height - 3))
-    shown: list[Line] = []
-    for place, row in enumerate(rows[first : first + height - 2], first):
-        line = alert_line(row, scene.moment, width - 5)
-        shown.append([(">" if place == chosen else " ", "key"), *line])
+    shown: list[Line] = [
+        [(">" if place == chosen else " ", "key"), *alert_line(row, scene.moment, width - 5)]
+        for place, row in enumerate(rows[first : first + height - 2], first)
+    ]
     keys: Line = [("↑↓", "key"), (" choose  ", "dim"), ("a", "key"), (" acknowledge", "dim")]
     return box([("alerts", "title")], shown, width, height, keys if scene.state == "running" else ())
 
@@ -61,12 +59,10 @@ def _detail(row: dict[str, Any], scene: TerminalScene, width: int, height: int) 
     begun = format_duration(round(max(0.0, scene.moment - row["since"])))
     about = ", ".join([f"began {begun} ago", *place])
     lines: list[Line] = [[(f" {text}", "")] for text in textwrap.wrap(plain(row["text"]), inner)]
-    lines += (
-        [[(f" {text}", "good")] for text in textwrap.wrap(f"→ {plain(row['remedy'])}", inner)] if row["remedy"] else []
-    )
-    evidence = ", ".join(
-        f"{plain(key, 40)} {_fact(value)}" for key, value in row["evidence"].items() if value is not None
-    )
+    remedy = f"→ {plain(row['remedy'])}" if row["remedy"] else ""
+    lines += [[(f" {text}", "good")] for text in textwrap.wrap(remedy, inner)]
+    known = {key: value for key, value in row["evidence"].items() if value is not None}
+    evidence = ", ".join(f"{plain(key, 40)} {_fact(value)}" for key, value in known.items())
     lines += [[(f" {text}", "dim")] for text in textwrap.wrap(evidence, inner)]
     _, style = MARKS.get(row["severity"], ("", "dim"))
     return box([(plain(row["rule"], 60), style)], lines, width, min(height, len(lines) + 2), [(about, "dim")])

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from stepscope.core.numbers import format_short
 from stepscope.core.terminal_text import plain, width_of
 from stepscope.tui.braille import picture
-from stepscope.tui.frame import beside, box, widths
-from stepscope.tui.text import right
+from stepscope.tui.frame import box, right, tiled
 from stepscope.tui.theme import LINES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.tui.frame import ViewOptions
-    from stepscope.tui.text import Line
+    from stepscope.tui.frame import Line, ViewOptions
     from stepscope.views.terminal import TerminalCurve, TerminalScene
 
 NARROWEST, LOWEST = 34, 6
@@ -24,22 +23,17 @@ LABEL = 8
 """Columns of the labels at the left of a graph."""
 
 
-def curve_box(curve: TerminalCurve, width: int, height: int, options: ViewOptions, place: int = 0) -> list[Line]:
+def curve_box(curve: TerminalCurve, options: ViewOptions, place: int, width: int, height: int) -> list[Line]:
     """Return one graph in its box."""
-    history = curve.history
-    last = history.last
+    last, style = curve.history.last, f"line{place % LINES}"
     broken = last is not None and last != last  # noqa: PLR0124 - NaN
     value = format_short(last, curve.unit)
     end: Line = [(value, "bad" if broken else "bold")]
-    best = curve.best
-    if best is not None and width >= 44:
-        end = [(f"best {format_short(best, curve.unit)}  ", "dim"), *end]
-    title: Line = [(plain(curve.name, 80), f"line{place % LINES}")]
-    room = width_of(value) + 8
-    if width_of(curve.name) > width - room:
-        title = [(plain(curve.name)[-(width - room) :], f"line{place % LINES}")]
-    body = _body(curve, width - 2, height - 2, options, f"line{place % LINES}")
-    return box(title, body, width, height, end)
+    if curve.best is not None and width >= 44:
+        end = [(f"best {format_short(curve.best, curve.unit)}  ", "dim"), *end]
+    room = width - width_of(value) - 8
+    name = plain(curve.name)[-room:] if width_of(curve.name) > room else plain(curve.name, 80)
+    return box([(name, style)], _body(curve, width - 2, height - 2, options, style), width, height, end)
 
 
 def _body(curve: TerminalCurve, width: int, height: int, options: ViewOptions, style: str) -> list[Line]:
@@ -72,17 +66,9 @@ def graphs(
     if not known:
         text = "reading the past …" if scene.loading else "no metric of the training yet"
         return box([("metrics", "title")], [[], [(f" {text}", "dim")]], width, height)
-    across, rows = grid(width, height, len(known))
-    lines: list[Line] = []
-    for row in range(rows):
-        own = known[row * across : (row + 1) * across]
-        tall = height * (row + 1) // rows - height * row // rows
-        parts = [
-            curve_box(scene.curves[name], wide, tall, options, first + row * across + place)
-            for place, (name, wide) in enumerate(zip(own, widths(width, len(own)), strict=True))
-        ]
-        lines += beside(parts)
-    return lines
+    curves = enumerate((scene.curves[name] for name in known), first)
+    boxes = [functools.partial(curve_box, curve, options, place) for place, curve in curves]
+    return tiled(boxes, width, height, *grid(width, height, len(known)))
 
 
 def metrics_view(scene: TerminalScene, width: int, height: int, options: ViewOptions) -> list[Line]:

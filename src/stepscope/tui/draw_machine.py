@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
 from stepscope.core.numbers import format_items, format_portion, format_share, format_value
 from stepscope.core.terminal_text import cut, level_of, plain
 from stepscope.core.vocabulary import unit_of
-from stepscope.tui.frame import beside, box, widths
-from stepscope.tui.text import left, meter, right, spark
+from stepscope.tui.frame import box, left, length, meter, right, spark, tiled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from stepscope.tui.frame import ViewOptions
-    from stepscope.tui.text import Line
+    from stepscope.tui.frame import Line, ViewOptions
     from stepscope.views.terminal import TerminalNode, TerminalRank, TerminalScene
 
 FULL, NEARLY = 0.97, 0.9
@@ -57,7 +56,7 @@ def gpu_line(index: int, card: Mapping[str, float], node: TerminalNode, width: i
     line: Line = [(f" gpu {index:<2}", "bold"), *meter(use, wide, style), (f"{percent(use)} ", style)]
     line += [(" mem ", "dim"), *meter(share, wide, share_style(share)), (f" {format_portion(used, total):<12}", "")]
     line += [*_heat_and_power(card, width), *throttled(card)]
-    rest = width - sum(len(text) for text, _ in line) - 2
+    rest = width - length(line) - 2
     if rest >= 6:
         trend = node.trends.get(f"gpu/{index}/utilization_ratio", ())
         line.append(("  " + spark(list(trend), min(rest - 1, 60), 1.0), "line0"))
@@ -77,10 +76,8 @@ def _heat_and_power(card: Mapping[str, float], width: int) -> Line:
 
 def throttled(card: Mapping[str, float]) -> Line:
     """Return a mark if the GPU is throttled by heat or power."""
-    for key, value in card.items():
-        if "throttle" in key and value and ("thermal" in key or "power" in key):
-            return [(" slowed", "bad")]
-    return []
+    why = (key for key, value in card.items() if "throttle" in key and value)
+    return [(" slowed", "bad")] if any("thermal" in key or "power" in key for key in why) else []
 
 
 def cpu_line(node: TerminalNode, width: int) -> Line:
@@ -88,11 +85,8 @@ def cpu_line(node: TerminalNode, width: int) -> Line:
     values = node.values
     use, waiting = values.get("cpu/usage_ratio"), values.get("cpu/iowait_ratio")
     line: Line = [(" cpu   ", "bold"), *meter(use, GAUGE if width >= 76 else 8, "good"), (f"{percent(use)} ", "")]
-    load, stolen = values.get("cpu/load_1m"), values.get("cpu/steal_ratio")
-    facts: list[tuple[str, str]] = []
-    cores = node.cores()
-    if cores:
-        facts.append((f"{len(cores)} cores", "dim"))
+    load, stolen, cores = values.get("cpu/load_1m"), values.get("cpu/steal_ratio"), node.cores()
+    facts = [(f"{len(cores)} cores", "dim")] if cores else []
     if load is not None:
         facts.append((f"load {load:.2f}", ""))
     if waiting is not None and waiting >= 0.005:
@@ -120,9 +114,8 @@ def memory_line(node: TerminalNode, width: int) -> Line:
 
 
 def _with_facts(line: Line, facts: Sequence[tuple[str, str]], trend: Sequence[float], width: int) -> Line:
-    for text, style in facts:
-        line += [(f" {text} ", style)]
-    rest = width - sum(len(text) for text, _ in line) - 3
+    line += [(f" {text} ", style) for text, style in facts]
+    rest = width - length(line) - 3
     if rest >= 10:
         line += [(" " * max(0, rest - 60), ""), ("  " + spark(list(trend), min(rest, 60) - 1, 1.0), "line0")]
     return line
@@ -143,7 +136,7 @@ def traffic_line(node: TerminalNode, width: int) -> Line:
     waits = [(part, values.get(f"pressure/{part}_some_ratio")) for part in ("cpu", "memory", "io")]
     told = [f"{part} {format_share(value)}" for part, value in waits if value is not None and value >= WAITING]
     waiting = f"   waits for {', '.join(told)}"
-    if told and sum(len(text) for text, _ in line) + len(waiting) <= width:
+    if told and length(line) + len(waiting) <= width:
         line.append((waiting, "warn"))
     return line
 
@@ -205,11 +198,8 @@ def core_box(cores: Sequence[float], width: int) -> list[Line]:
     each = max(2, min(9, inner // max(1, len(cores))))
     per_row = max(1, inner // each)
     for start in range(0, min(len(cores), per_row * 4), per_row):
-        line: Line = [(" ", "")]
-        for use in cores[start : start + per_row]:
-            line.append((level_of(use) * (each - 1), core_style(use)))
-            line.append((" ", ""))
-        rows.append(line)
+        cells = [(level_of(use) * (each - 1), core_style(use)) for use in cores[start : start + per_row]]
+        rows.append([(" ", ""), *(part for cell in cells for part in (cell, (" ", "")))])
     busy = sum(use >= NEARLY for use in cores)
     return box([("cores", "title")], rows, width, len(rows) + 2, [(f"{busy} of {len(cores)} busy", "dim")])
 
@@ -237,13 +227,7 @@ def courses(node: TerminalNode, width: int, height: int) -> list[Line]:
     wanted = [one for one in wanted if any(name in node.trends for name in one[1])]
     down = max(1, min(-(-len(wanted) // max(1, width // 30)), height // 5))
     across = max(1, min(-(-len(wanted) // down), width // 30))
-    lines: list[Line] = []
-    for row in range(down):
-        own = wanted[row * across : (row + 1) * across]
-        tall = height * (row + 1) // down - height * row // down
-        parts = [_course(node, one, wide, tall) for one, wide in zip(own, widths(width, len(own)), strict=True)]
-        lines += beside(parts) if parts else []
-    return lines
+    return tiled([functools.partial(_course, node, one) for one in wanted], width, height, across, down)
 
 
 def _course(
@@ -264,14 +248,11 @@ def _course(
 def area(values: Sequence[float], width: int, height: int, top: float) -> list[Line]:
     """Return a filled curve from 0 to `top`, the newest at the right."""
     marks = " ▁▂▃▄▅▆▇█"
-    levels = [
-        max(0, min(height * 8, round(value / top * height * 8))) if math.isfinite(value) else 0 for value in values
-    ]
-    lines: list[Line] = []
-    for row in range(height):
-        base = (height - 1 - row) * 8
-        lines.append([("".join(marks[max(0, min(8, level - base))] for level in levels).rjust(width), "line0")])
-    return lines
+    finite = [value if math.isfinite(value) else 0.0 for value in values]
+    levels = [max(0, min(height * 8, round(value / top * height * 8))) for value in finite]
+    bases = range((height - 1) * 8, -1, -8)
+    texts = ("".join(marks[max(0, min(8, level - base))] for level in levels) for base in bases)
+    return [[(text.rjust(width), "line0")] for text in texts]
 
 
 def process_box(ranks: Sequence[TerminalRank], width: int, height: int) -> list[Line]:

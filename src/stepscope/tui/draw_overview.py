@@ -9,14 +9,14 @@ from stepscope.core.endings import end_words
 from stepscope.core.numbers import format_duration, format_share, format_value
 from stepscope.core.terminal_text import cut, plain
 from stepscope.tui.draw_graphs import graphs
-from stepscope.tui.draw_head import progress
 from stepscope.tui.draw_machine import machine_lines, machine_rows
-from stepscope.tui.frame import beside, box, flowed, stacked
+from stepscope.tui.frame import beside, box, fitted, flowed, length, stacked
 from stepscope.tui.theme import phase_style, signs_of, state_style
 
 if TYPE_CHECKING:
-    from stepscope.tui.frame import ViewOptions
-    from stepscope.tui.text import Line
+    from collections.abc import Iterator
+
+    from stepscope.tui.frame import Line, ViewOptions
     from stepscope.views.terminal import TerminalScene
 
 MARKS = {"critical": ("✖", "bad"), "warning": ("▲", "warn"), "info": ("●", "info")}
@@ -38,6 +38,43 @@ def overview(scene: TerminalScene, width: int, height: int, options: ViewOptions
     return [*lines, *graphs(scene, scene.shown, width, room, options), *middle, *beneath]
 
 
+def progress(scene: TerminalScene, width: int) -> Line:
+    """Return step, share, speed and time left on one line, with a bar in the remaining room."""
+    told, total, share = scene.status, scene.status.get("total_steps"), scene.status.get("progress")
+    step = told.get("step")
+    number = "-" if step is None else f"{step:,}".replace(",", " ")
+    start: Line = [(" step ", "dim"), (number, "bold")]
+    if total:
+        start.append((f" of {total:,} ".replace(",", " "), "dim"))
+    end: Line = [] if share is None else [(f" {format_value(share, 'ratio')}", "bold")]
+    for text in _pace(scene):
+        if length(start) + length(end) + len(text) + 3 <= width - 1:
+            end.append((f"   {text}", ""))
+    room = width - length(start) - length(end) - 2
+    if share is None or room < 8:
+        return fitted([*start, *end], width)
+    whole = int(share * room)
+    bar: Line = [(" ", ""), ("━" * whole, "accent"), ("─" * (room - whole), "faint")]
+    return fitted([*start, *bar, *end], width)
+
+
+def _pace(scene: TerminalScene) -> Iterator[str]:
+    told, samples = scene.status, scene.samples_per_second
+    rate, left, spent = (told.get(key) for key in ("rate", "left", "duration"))
+    epoch = scene.last.get("epoch", told.get("epoch"))
+    if rate:
+        yield format_value(rate, "steps/second") if rate >= 1 else f"{format_value(1 / rate, 'seconds')}/step"
+    if samples:
+        yield format_value(samples, "samples/second")
+    if epoch is not None:
+        yield f"epoch {epoch:.3g}"
+    if left is not None:
+        yield f"{format_duration(round(left))} left"
+    elif spent is not None:
+        running = scene.state == "running"
+        yield f"for {format_duration(round(spent))}" if running else f"took {format_duration(spent)}"
+
+
 def _news_line(scene: TerminalScene, width: int) -> list[Line]:
     """Return the worst alert on one line; no line if there is none."""
     firing = scene.firing()
@@ -48,23 +85,22 @@ def _news_line(scene: TerminalScene, width: int) -> list[Line]:
 
 
 def _middle(scene: TerminalScene, width: int, height: int, options: ViewOptions) -> list[Line]:
-    """Return the step and the machine."""
     wanted = machine_rows(scene, options)
     rows = min(wanted, max(3, height - 6 - 4 - 2) if height < TALL else height // 3)
     if width >= WIDE and wanted:
         half = width // 3
-        tall = max(rows, 3) + 2
-        step = step_box(scene, half, tall, exact=True)
-        machine = box(
-            [("machine", "title")], machine_lines(scene, options, width - half - 2, tall - 2), width - half, tall
-        )
+        rows = max(rows, 3)
+        step = step_box(scene, half, rows + 2, exact=True)
+        machine = _machine_box(scene, options, width - half, rows)
         return beside([step, machine]) if step else machine
     if height < 15:
         return step_box(scene, width, 4)[: max(0, height - 6)] if height >= 10 else []
     step = step_box(scene, width, 4 if height < TALL else 5)
-    if not wanted:
-        return step
-    return [*step, *box([("machine", "title")], machine_lines(scene, options, width - 2, rows), width, rows + 2)]
+    return [*step, *_machine_box(scene, options, width, rows)] if wanted else step
+
+
+def _machine_box(scene: TerminalScene, options: ViewOptions, width: int, rows: int) -> list[Line]:
+    return box([("machine", "title")], machine_lines(scene, options, width - 2, rows), width, rows + 2)
 
 
 def step_box(scene: TerminalScene, width: int, height: int, *, exact: bool = False) -> list[Line]:
@@ -79,16 +115,11 @@ def step_box(scene: TerminalScene, width: int, height: int, *, exact: bool = Fal
         return box(title, [[(" no phases are recorded", "dim")]], width, height if exact else min(height, 3), end)
     signs = signs_of([phase.name for phase in phases])
     bar = stacked([(phase.share, phase_style(phase.name), signs[phase.name][0]) for phase in phases], inner)
-    items: list[Line] = [
-        [
-            (f"{signs[phase.name][1]} ", phase_style(phase.name)),
-            (f"{plain(phase.name, 24)} ", ""),
-            (f"{format_share(phase.share)} ", "bold"),
-            (format_value(phase.seconds, "seconds"), "dim"),
-        ]
-        for phase in sorted(phases, key=lambda one: -one.share)
-        if phase.share >= 0.005
-    ]
+    items: list[Line] = []
+    for phase in sorted((one for one in phases if one.share >= 0.005), key=lambda one: -one.share):
+        name = [(f"{signs[phase.name][1]} ", phase_style(phase.name)), (f"{plain(phase.name, 24)} ", "")]
+        spent = format_value(phase.seconds, "seconds")
+        items.append([*name, (f"{format_share(phase.share)} ", "bold"), (spent, "dim")])
     rows = flowed(items, inner, height - 3, gap=2)
     padded: list[Line] = [[(" ", ""), *row] for row in [bar, *rows]]
     return box(title, padded, width, height if exact else min(height, len(padded) + 2), end)
@@ -96,15 +127,13 @@ def step_box(scene: TerminalScene, width: int, height: int, *, exact: bool = Fal
 
 def news_box(scene: TerminalScene, width: int, height: int) -> list[Line]:
     """Return the open alerts; without alerts, the verdict and the latest events."""
-    rows: list[Line] = [alert_line(row, scene.moment, width - 3) for row in scene.firing()]
-    if not rows:
-        rows = [[(" ✔ ", "good"), ("no alerts", "")]]
+    firing = scene.firing()
+    rows: list[Line] = [alert_line(row, scene.moment, width - 3) for row in firing]
+    rows = rows or [[(" ✔ ", "good"), ("no alerts", "")]]
     room = height - 2 - len(rows)
     if room > 0:
         rows += [event_line(event, width - 3) for event in reversed(scene.events[-room:])]
-    number = len(scene.firing())
-    title: Line = [("alerts", "title")] if not number else [(f"alerts {number}", "bad")]
-    return box(title, rows, width, height)
+    return box([(f"alerts {len(firing)}", "bad") if firing else ("alerts", "title")], rows, width, height)
 
 
 def alert_line(row: dict[str, Any], now: float, width: int) -> Line:
@@ -126,8 +155,5 @@ def event_line(event: dict[str, Any], width: int) -> Line:
     clock = time.strftime("%H:%M:%S", time.localtime(when)) if isinstance(when, (int, float)) else "--:--:--"
     step = f"step {event['step']}  " if event.get("step") is not None else ""
     kind = plain(event["kind"], 24)
-    return [
-        (f" {clock} ", "dim"),
-        (f"{kind}  ", "info"),
-        (cut(f"{step}{plain(event['text'])}", width - len(kind) - 12), ""),
-    ]
+    text = cut(f"{step}{plain(event['text'])}", width - len(kind) - 12)
+    return [(f" {clock} ", "dim"), (f"{kind}  ", "info"), (text, "")]

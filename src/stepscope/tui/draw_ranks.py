@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -13,21 +14,16 @@ from stepscope.tui.frame import box
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.tui.frame import ViewOptions
-    from stepscope.tui.text import Line
+    from stepscope.tui.frame import Line, ViewOptions
     from stepscope.views.terminal import TerminalRank, TerminalScene
 
 SLOW = (1.05, 1.15, 1.3, 1.6, 2.0)
 """Times the usual step from which on a cell takes the next colour."""
 LEGEND: Line = [
-    ("■", "heat0"),
-    (" usual ", "dim"),
-    ("■", "heat2"),
-    (" +15 % ", "dim"),
-    ("■", "heat4"),
-    (" +60 % ", "dim"),
-    ("■", "heat5"),
-    (" twice", "dim"),
+    *(("■", "heat0"), (" usual ", "dim")),
+    *(("■", "heat2"), (" +15 % ", "dim")),
+    *(("■", "heat4"), (" +60 % ", "dim")),
+    *(("■", "heat5"), (" twice", "dim")),
 ]
 
 
@@ -58,14 +54,10 @@ def ranks_view(scene: TerminalScene, width: int, height: int, options: ViewOptio
 def heat_box(ranks: Sequence[TerminalRank], usual: float, width: int, height: int, options: ViewOptions) -> list[Line]:
     """Return a row for each rank and a column for each recent step; two ranks to a line where they are many."""
     inner, rows = width - 2, height - 2
-    fold = len(ranks) > rows
     if len(ranks) > rows * 2:
         body = _cells(ranks, usual, inner, rows)
-    elif fold:
-        body = [
-            _pair(ranks[at], ranks[at + 1] if at + 1 < len(ranks) else None, usual, inner)
-            for at in range(0, len(ranks), 2)
-        ]
+    elif len(ranks) > rows:
+        body = [_pair(one, two, usual, inner) for one, two in itertools.zip_longest(ranks[::2], ranks[1::2])]
     else:
         body = [_row(rank, usual, inner) for rank in ranks[options.scroll :]]
     title: Line = [("step time of the ranks, recent steps", "title")]
@@ -76,10 +68,8 @@ def _row(rank: TerminalRank, usual: float, width: int) -> Line:
     label = f" {rank.rank:>5} "
     shown = list(rank.steps)[-(width - len(label) - 12) :]
     wide = max(1, (width - len(label) - 12) // max(1, rank.steps.maxlen or 1))
-    line: Line = [(label, "dim")]
-    line += [("■" * wide, heat_of(seconds, usual)) for seconds in shown]
-    mean = rank.step_seconds
-    return [*line, (f"  {format_value(mean, 'seconds')}", "")]
+    cells = [("■" * wide, heat_of(seconds, usual)) for seconds in shown]
+    return [(label, "dim"), *cells, (f"  {format_value(rank.step_seconds, 'seconds')}", "")]
 
 
 def _pair(first: TerminalRank, second: TerminalRank | None, usual: float, width: int) -> Line:
@@ -88,10 +78,9 @@ def _pair(first: TerminalRank, second: TerminalRank | None, usual: float, width:
     size = width - len(label) - 1
     upper, lower = list(first.steps)[-size:], list(second.steps)[-size:] if second else []
     line: Line = [(label, "dim")]
-    for place in range(max(len(upper), len(lower))):
-        top = heat_of(upper[place], usual) if place < len(upper) else ""
-        bottom = heat_of(lower[place], usual) if place < len(lower) else ""
-        line.append(("▀", f"{top} on_{bottom}") if bottom else ("▀", top))
+    for above, below in itertools.zip_longest(upper, lower):
+        top = "" if above is None else heat_of(above, usual)
+        line.append(("▀", top if below is None else f"{top} on_{heat_of(below, usual)}"))
     return line
 
 
@@ -100,11 +89,9 @@ def _cells(ranks: Sequence[TerminalRank], usual: float, width: int, rows: int) -
     per_row = max(1, width - 9)
     lines: list[Line] = []
     for start in range(0, min(len(ranks), per_row * rows), per_row):
-        line: Line = [(f" {ranks[start].rank:>5} ", "dim")]
-        for rank in ranks[start : start + per_row]:
-            mean = rank.step_seconds
-            line.append(("■", heat_of(mean, usual) if mean is not None else "faint"))
-        lines.append(line)
+        means = [rank.step_seconds for rank in ranks[start : start + per_row]]
+        cells = [("■", "faint" if mean is None else heat_of(mean, usual)) for mean in means]
+        lines.append([(f" {ranks[start].rank:>5} ", "dim"), *cells])
     return lines
 
 

@@ -1,17 +1,19 @@
-"""Layout of a screen: boxes with titles, boxes side by side, stacked bars."""
+"""Layout of a screen as plain data: a line is a list of (text, style) pairs; boxes and bars are made of lines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stepscope.core.terminal_text import cut, width_of
-from stepscope.tui.text import apart, fitted, length
+from stepscope.core.terminal_text import bar_of, cut, level_of, width_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from stepscope.tui.text import Line, Span
+    Span = tuple[str, str]
+    """Text, and its style by name: see theme.py."""
+    Line = list[Span]
+    Tile = Callable[[int, int], list[Line]]
 
 
 @dataclass(frozen=True)
@@ -55,27 +57,80 @@ class Frame:
     hits: list[Hit] = field(default_factory=list)
 
 
+def left(text: str, width: int) -> str:
+    """Return the text left-aligned in `width` columns."""
+    shown = cut(text, width)
+    return shown + " " * (width - width_of(shown))
+
+
+def right(text: str, width: int) -> str:
+    """Return the text right-aligned in `width` columns."""
+    shown = cut(text, width)
+    return " " * (width - width_of(shown)) + shown
+
+
+def length(line: Sequence[Span]) -> int:
+    """Return the columns of a line."""
+    return sum(width_of(text) for text, _ in line)
+
+
+def fitted(line: Sequence[Span], width: int) -> Line:
+    """Return a line of exactly so many columns: cut, or filled with blanks."""
+    found: Line = []
+    room = width
+    for text, style in line:
+        taken = width_of(text)
+        if taken > room:
+            text = cut(text, room)  # noqa: PLW2901 - the rest does not fit
+            taken = width_of(text)
+        if text:
+            found.append((text, style))
+        room -= taken
+        if room <= 0:
+            return found
+    return [*found, (" " * room, "")]
+
+
+def apart(start: Sequence[Span], end: Sequence[Span], width: int) -> Line:
+    """Return a line with one part at the left and one at the right; the left part is cut if needed."""
+    room = width - length(end)
+    if room < 4:
+        return fitted(start, width)
+    kept = fitted(start, room - 1)
+    return [*kept, (" ", ""), *end]
+
+
+def meter(share: float | None, width: int, style: str) -> Line:
+    """Return a bar of a share from 0 to 1, in eighths of a column."""
+    if share is None:
+        return [("·" * width, "faint")]
+    full = bar_of(share, width)
+    return [(full, style), ("·" * (width - len(full)), "faint")]
+
+
+def spark(levels: Sequence[float | None], width: int, top: float) -> str:
+    """Return one row of small bars from 0 to `top`, the newest at the right; None leaves a gap."""
+    shown = [" " if level is None or level != level else level_of(level / (top or 1.0)) for level in levels[-width:]]  # noqa: PLR0124 - NaN
+    return "".join(shown).rjust(width)
+
+
 def box(title: Sequence[Span], body: Sequence[Line], width: int, height: int, end: Sequence[Span] = ()) -> list[Line]:
     """Return a box of exactly so many columns and rows, its title and a note in the border."""
     inner = width - 2
-    head = _border(title, end, inner)
     rows = [*body[: height - 2], *([[]] * max(0, height - 2 - len(body)))]
-    lines: list[Line] = [[("╭", "border"), *head, ("╮", "border")]]
+    lines: list[Line] = [[("╭", "border"), *_border(title, end, inner), ("╮", "border")]]
     lines += [[("│", "border"), *fitted(row, inner), ("│", "border")] for row in rows]
-    lines.append([("╰" + "─" * inner + "╯", "border")])
-    return lines
+    return [*lines, [("╰" + "─" * inner + "╯", "border")]]
 
 
 def _border(title: Sequence[Span], end: Sequence[Span], inner: int) -> Line:
     """Return a border line with a text at the left and at the right, as far as they fit."""
-    spare = inner - 4
-    first = _cut_line(title, spare)
+    first = _cut_line(title, inner - 4)
     line: Line = [("─ ", "border"), *first, (" ", "")] if first else []
     room = inner - length(line)
-    last = list(end)
-    if last and length(last) + 4 <= room:
-        fill = room - length(last) - 3
-        return [*line, ("─" * fill, "border"), (" ", ""), *last, (" ", ""), ("─", "border")]
+    if end and length(end) + 4 <= room:
+        fill = room - length(end) - 3
+        return [*line, ("─" * fill, "border"), (" ", ""), *end, (" ", ""), ("─", "border")]
     return [*line, ("─" * room, "border")]
 
 
@@ -91,21 +146,23 @@ def _cut_line(line: Sequence[Span], width: int) -> Line:
     return found
 
 
-def beside(parts: Sequence[Sequence[Line]], gap: int = 0) -> list[Line]:
+def beside(parts: Sequence[Sequence[Line]]) -> list[Line]:
     """Return parts of equal height side by side."""
-    between: Line = [(" " * gap, "")] if gap else []
-    rows: list[Line] = []
-    for lines in zip(*parts, strict=True):
-        row: Line = []
-        for place, line in enumerate(lines):
-            row += [*(between if place else []), *line]
-        rows.append(row)
-    return rows
+    return [[span for line in lines for span in line] for lines in zip(*parts, strict=True)]
 
 
 def widths(total: int, number: int) -> list[int]:
-    """Return the widths of so many parts that fill `total` columns."""
+    """Return the widths of so many parts that fill `total` columns, or their heights."""
     return [total * (place + 1) // number - total * place // number for place in range(number)]
+
+
+def tiled(parts: Sequence[Tile], width: int, height: int, across: int, rows: int) -> list[Line]:
+    """Return parts in so many rows and columns that fill the room; each is called with its width and height."""
+    lines: list[Line] = []
+    for row, tall in enumerate(widths(height, rows)):
+        own = parts[row * across : (row + 1) * across]
+        lines += beside([part(wide, tall) for part, wide in zip(own, widths(width, len(own)), strict=True)])
+    return lines
 
 
 def filled(lines: Sequence[Line], width: int, height: int) -> list[Line]:
@@ -139,8 +196,3 @@ def flowed(items: Sequence[Line], width: int, rows: int, gap: int = 3) -> list[L
         lines[-1] += [(" " * gap, "")] if lines[-1] else []
         lines[-1] += item
     return lines
-
-
-def heading(text: str, width: int, end: Sequence[Span] = ()) -> Line:
-    """Return the heading of a part without a box."""
-    return apart([(text, "bold")], end, width)

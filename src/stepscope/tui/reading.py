@@ -1,4 +1,4 @@
-"""Read the past of a run in a separate process, so that the dashboard stays small.
+"""Read the past of a run in a separate process, so that the dashboard stays small: its requests, and the answers.
 
 The answer is one NumPy archive (no pickle): "facts" is JSON, the rest are columns.
 """
@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from stepscope.core.vocabulary import canonical
+from stepscope.store.layout import RunFolder
+from stepscope.store.states import read_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stepscope.store.curves import Curves
     from stepscope.store.reader import Past
-    from stepscope.tui.request import PastRequest
 
 POINTS = 512
 """Buckets per graph."""
@@ -32,35 +34,61 @@ GRAPHS = 8
 COUNTERS = frozenset(("epoch", "samples", "steps_total"))
 """Counters, which make no useful graph."""
 MOST_MACHINE_NAMES = 4000
+SECONDS = 120.0
+"""Longest time that reading may take, in seconds."""
+
+
+class PastRequest(TypedDict):
+    """A request for past data."""
+
+    names: list[str]
+    """Metrics to read; empty: those that are shown first."""
+    everything: bool
+    """Whether to read recent steps and the machine too."""
+    diagnosis: bool
+
+
+def request(names: list[str] | None = None, *, everything: bool = False, diagnosis: bool = False) -> PastRequest:
+    """Return a request."""
+    return {"names": names or [], "everything": everything, "diagnosis": diagnosis}
+
+
+def command(path: Path, asked: PastRequest) -> list[str]:
+    """Return the command that answers; never `-m`, because files of the working directory could shadow our modules."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    code = f"import sys; sys.path.insert(0, {root!r}); from {__name__} import main; sys.exit(main(sys.argv[1:]))"
+    return [sys.executable, "-P" if sys.version_info >= (3, 11) else "-s", "-c", code, str(path), json.dumps(asked)]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the reading process: one thread is enough."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def main(arguments: list[str]) -> int:
     """Read the run in the folder `arguments[0]` as the JSON `arguments[1]` asks; write the answer to stdout."""
-    from stepscope.store.layout import RunFolder
     from stepscope.store.reader import Past
 
-    request: PastRequest = json.loads(arguments[1])
-    sys.stdout.buffer.write(answer(Past(RunFolder(Path(arguments[0]))), request))
+    sys.stdout.buffer.write(answer(Past(RunFolder(Path(arguments[0]))), json.loads(arguments[1])))
     return 0
 
 
-def answer(past: Past, request: PastRequest) -> bytes:
+def answer(past: Past, asked: PastRequest) -> bytes:
     """Return the requested data as an archive."""
     from stepscope.store.curves import Ask, curves
     from stepscope.views.metric_list import metric_list
 
-    listed = metric_list(past)
-    metrics = listed["metrics"]
+    metrics = metric_list(past)["metrics"]
     facts: dict[str, Any] = {"metrics": [[one["name"], one["unit"], one["source"]] for one in metrics]}
-    names = request["names"] or first_names(metrics)
+    names = asked["names"] or first_names(metrics)
     facts["names"] = names
     columns = _columns(curves(past, Ask(tuple(names), POINTS)))
-    if request["everything"]:
+    if asked["everything"]:
         facts |= about(past)
         columns |= _recent(past, [one["name"] for one in metrics if one["source"] == "phase"], facts["step"])
         sampled = [one["name"] for one in metrics if one["source"] == "machine"][:MOST_MACHINE_NAMES]
         columns |= _machine(past, sampled)
-    if request["diagnosis"]:
+    if asked["diagnosis"]:
         from stepscope.sources.diagnosis import diagnose
 
         facts["diagnosis"] = diagnose(past)
@@ -76,16 +104,13 @@ def first_names(metrics: Iterable[dict[str, Any]]) -> list[str]:
 
 def about(past: Past) -> dict[str, Any]:
     """Return facts about the run, and its pace."""
-    from stepscope.store.layout import RunFolder
-    from stepscope.store.states import read_nodes
     from stepscope.views.pace import pace_of
     from stepscope.views.run_card import card
     from stepscope.views.run_list import standing
 
-    known = card(past)
-    kept = ("recent_rate", "epoch", "total_steps")
-    stands = standing(read_nodes(RunFolder(past.path))[0])
-    return {**{key: known[key] for key in kept}, "step": stands["step"], "pace": pace_of(past).places()}
+    known, stands = card(past), standing(read_nodes(RunFolder(past.path))[0])
+    kept = {key: known[key] for key in ("recent_rate", "epoch", "total_steps")}
+    return {**kept, "step": stands["step"], "pace": pace_of(past).places()}
 
 
 def _recent(past: Past, phases: list[str], last: int | None) -> dict[str, Any]:
@@ -93,23 +118,20 @@ def _recent(past: Past, phases: list[str], last: int | None) -> dict[str, Any]:
 
     if last is None:
         return {}
-    found = curves(past, Ask(("step_seconds", *phases), STEPS * 64, steps=(max(0, last - STEPS + 1), last)))
-    return _of_points("recent", found.points)
+    steps = (max(0, last - STEPS + 1), last)
+    return _of_points("recent", curves(past, Ask(("step_seconds", *phases), STEPS * 64, steps=steps)).points)
 
 
 def _machine(past: Past, names: list[str]) -> dict[str, Any]:
     """Return the last minutes of the samples."""
     from stepscope.store.curves import Ask, curves
-    from stepscope.store.layout import RunFolder
-    from stepscope.store.states import read_nodes
 
     nodes, _ = read_nodes(RunFolder(past.path))
     end = max((rank.ended or node.time for node in nodes for rank in node.ranks.values()), default=0)
     if not names or not end:
         return {}
     times = (end - MACHINE_SECONDS * 1_000_000, end + 60_000_000)
-    found = curves(past, Ask(tuple(names), MACHINE_SECONDS * 2, times=times))
-    return _of_points("machine", found.points)
+    return _of_points("machine", curves(past, Ask(tuple(names), MACHINE_SECONDS * 2, times=times)).points)
 
 
 def _of_points(prefix: str, points: Any) -> dict[str, Any]:
@@ -131,5 +153,8 @@ def packed(facts: dict[str, Any], columns: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-if __name__ == "__main__":  # pragma: no cover - runs in a process of its own
-    sys.exit(main(sys.argv[1:]))
+def opened(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return facts and columns of an answer."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        columns = {key: archive[key] for key in archive.files if key != "facts"}
+        return json.loads(archive["facts"].tobytes()), columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from stepscope.store.meta import read_meta
 from stepscope.store.points import NO_NS, Points
 from stepscope.store.series import by_name
 from stepscope.store.states import read_nodes
-from stepscope.tui.request import PastRequest, request
+from stepscope.tui.feed import SceneFeed
+from stepscope.tui.reading import PastRequest, request
 from stepscope.views.event_list import QUIET, EventCount, line_of
 from stepscope.views.pace import STEP, RankPace, StepPace
 from stepscope.views.rates import StepTotals
@@ -40,7 +42,7 @@ MOST_WAITING = 400_000
 """Most points kept while the past is being read."""
 
 
-class RunFeed:
+class RunFeed(SceneFeed):
     """A run on the dashboard; `scene` is the data to draw."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -49,7 +51,7 @@ class RunFeed:
         Raises:
             StepscopeError: there is no run, or it cannot be read.
         """
-        self.path = path
+        self.path: Path = path
         self._clock = clock
         self._folder = RunFolder(path)
         meta = read_meta(self._folder)
@@ -80,9 +82,7 @@ class RunFeed:
         """Choose the graphs; the past of new metrics is read."""
         self.scene.shown = list(names)
         new = [name for name in names if name not in self.scene.curves]
-        for name in new:
-            self.scene.curves[name] = TerminalCurve(name, self._unit(name), History(self._step_width(name)))
-        self.scene.curves = {name: self.scene.curves[name] for name in names}
+        self.scene.curves = {name: self.scene.curves.get(name) or self._new_curve(name) for name in names}
         if new:
             self._waiting = self._waiting if self._waiting is not None else []
             self._wanted = request(names=new)
@@ -136,15 +136,14 @@ class RunFeed:
         """Add the first answer: graphs, recent steps, the machine."""
         self._facts = {key: facts[key] for key in ("recent_rate", "epoch", "total_steps")}
         self._facts["names"] = len(facts["metrics"])
-        self._pace = StepPace(
-            RankPace(attempt, rank, StepTotals(*sums), until) for attempt, rank, sums, until in facts["pace"]
-        )
+        ranks = facts["pace"]
+        self._pace = StepPace(RankPace(attempt, rank, StepTotals(*sums), end) for attempt, rank, sums, end in ranks)
         for part in self._waiting or []:
             self._pace.take(part)
         if not self.scene.shown:
             self.scene.shown = list(facts["names"])
         for name in self.scene.shown:
-            self.scene.curves.setdefault(name, TerminalCurve(name, self._unit(name), History(self._step_width(name))))
+            self.scene.curves.setdefault(name, self._new_curve(name))
         for prefix in ("recent", "machine"):
             if f"{prefix}_names" in columns:
                 past = _points(prefix, columns)
@@ -152,21 +151,16 @@ class RunFeed:
 
     def _fill(self, names: list[str], columns: dict[str, Any]) -> None:
         """Rebuild the histories of some metrics from an answer."""
-        points, codes = _points("points", columns), columns["blocks_names"].tolist()
-        of_blocks = columns["blocks_name"]
-        for name in names:
-            curve = self.scene.curves.get(name)
-            if curve is None:
-                continue
+        codes = columns["blocks_names"].tolist()
+        curves = {name: self.scene.curves[name] for name in names if name in self.scene.curves}
+        for name, curve in curves.items():
             curve.history = History(self._step_width(name))
-            code = codes.index(name) if name in codes else -1
-            place = np.flatnonzero(of_blocks == code)
+            place = np.flatnonzero(columns["blocks_name"] == (codes.index(name) if name in codes else -1))
             if len(place):
                 curve.history.add(*_of_blocks(columns, place, by_time=self._by_time(name)))
-        for name, part in by_name(points):
-            curve = self.scene.curves.get(name)
-            if curve is not None and name in names:
-                self._grow(curve, part)
+        for name, part in by_name(_points("points", columns)):
+            if name in curves:
+                self._grow(curves[name], part)
                 self.scene.last[name] = float(part.value[int(part.time.argmax())])
 
     def _replay(self, part: Points, names: set[str], columns: dict[str, Any]) -> None:
@@ -184,8 +178,7 @@ class RunFeed:
 
     def _add(self, new: Points, curves: Mapping[str, TerminalCurve], *, live: bool = True) -> None:
         """Add points: newest values, recent steps, samples, and the histories of `curves`."""
-        ordered = new if live else _by_name_order(new)
-        for name, part in by_name(ordered):
+        for name, part in by_name(new if live else new.select(np.argsort(new.name, kind="stable"))):
             if name.startswith(OWN):
                 continue
             if part.rank[0] < 0:
@@ -224,8 +217,6 @@ class RunFeed:
             if name == STEP:
                 rank.steps.extend(values)
             else:
-                from collections import deque
-
                 phase = name.removeprefix(PHASE)
                 rank.phases.setdefault(phase, deque(maxlen=rank.steps.maxlen)).extend(values)
 
@@ -238,7 +229,6 @@ class RunFeed:
         return self.scene.ranks.setdefault(number, TerminalRank(number))
 
     def _read_files(self, now: float) -> None:
-        """Read state, ranks, alerts and events."""
         self._due = now + STATUS_SECONDS
         scene = self.scene
         scene.now = now
@@ -272,8 +262,8 @@ class RunFeed:
     def _step_width(self, name: str) -> float:
         return 0.5 if self._by_time(name) else 1.0
 
-    def _unit(self, name: str) -> str:
-        return self.scene.units.get(name) or unit_of(name)
+    def _new_curve(self, name: str) -> TerminalCurve:
+        return TerminalCurve(name, self.scene.units.get(name) or unit_of(name), History(self._step_width(name)))
 
     def known(self) -> Iterable[tuple[str, str]]:
         """Return every metric that can have a graph, with its source."""
@@ -288,10 +278,6 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
 def _points(prefix: str, columns: dict[str, Any]) -> Points:
     kept = {key: columns[f"{prefix}_{key}"] for key in ("name", "rank", "attempt", "seq", "step", "time", "value")}
     return Points(columns[f"{prefix}_names"].tolist(), **kept, ns=np.full(len(kept["name"]), NO_NS, np.int64))
-
-
-def _by_name_order(points: Points) -> Points:
-    return points.select(np.argsort(points.name, kind="stable"))
 
 
 def _of_blocks(columns: dict[str, Any], place: Any, *, by_time: bool) -> tuple[HistoryBuckets, float]:

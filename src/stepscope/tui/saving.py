@@ -15,8 +15,9 @@ from stepscope.core.vocabulary import unit_of
 from stepscope.exporters.files.csv import text_cell
 
 if TYPE_CHECKING:
-    from stepscope.views.terminal import TerminalScene
+    from stepscope.views.terminal import TerminalCurve, TerminalScene
 
+RANK = ("rank", "state", "node", "pid", "step", "step_seconds")
 COLUMNS = ("name", "unit", "axis", "x", "min", "max", "mean", "count", "nonfinite")
 
 
@@ -52,33 +53,14 @@ def facts(scene: TerminalScene) -> dict[str, Any]:
             "status": scene.status or None,
             "step_seconds": scene.step_seconds(),
             "samples_per_second": scene.samples_per_second,
-            "phases": [
-                {"phase": phase.name, "seconds": phase.seconds, "share": phase.share} for phase in scene.phases()
-            ],
-            "metrics": {
-                name: {
-                    "unit": curve.unit,
-                    "last": curve.history.last,
-                    "min": curve.history.lowest,
-                    "max": curve.history.highest,
-                    "points": curve.history.points,
-                }
-                for name, curve in scene.curves.items()
-            },
+            "phases": [{"phase": one.name, "seconds": one.seconds, "share": one.share} for one in scene.phases()],
+            "metrics": {name: _curve(curve) for name, curve in scene.curves.items()},
             "machines": [
                 {"node": node.name, "devices": node.devices, "metrics": node.values}
                 for _, node in sorted(scene.nodes.items(), reverse=True)
             ],
             "ranks": [
-                {
-                    "rank": rank.rank,
-                    "state": rank.state,
-                    "node": rank.node,
-                    "pid": rank.pid,
-                    "step": rank.step,
-                    "step_seconds": rank.step_seconds,
-                    "metrics": rank.values,
-                }
+                {**{key: getattr(rank, key) for key in RANK}, "metrics": rank.values}
                 for _, rank in sorted(scene.ranks.items())
             ],
             "alerts": scene.alerts,
@@ -87,6 +69,11 @@ def facts(scene: TerminalScene) -> dict[str, Any]:
         null,
     )
     return found
+
+
+def _curve(curve: TerminalCurve) -> dict[str, Any]:
+    past = curve.history
+    return {"unit": curve.unit, "last": past.last, "min": past.lowest, "max": past.highest, "points": past.points}
 
 
 def rows(scene: TerminalScene) -> list[str]:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 STYLES = {
-    "": "",
-    "bold": "bold",
     "dim": "bright_black",
     "faint": "bright_black",
     "border": "bright_black",

@@ -18,65 +18,62 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import add_json, add_root, add_run
-from stepscope.cli.text.progress import add_quiet
+from stepscope.cli.command import add_shared
 from stepscope.core.kinds import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LATEST = "latest"
+ACTIONS = {
+    "list": "firing alerts, and whether notifications were sent",
+    "history": "every alert of a run",
+    "ack": "acknowledge an alert",
+    "silence": "mute a rule for a while",
+    "rules": "the rules that apply here",
+    "check": "check that rules are valid and channels accept messages",
+    "test": "send a test message over every channel",
+    "backtest": "run rules on old runs",
+    "suggest": "suggest thresholds from healthy runs",
+}
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the actions and their options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listed = actions.add_parser("list", help="firing alerts, and whether notifications were sent")
+    made = [actions.add_parser(name, help=text) for name, text in ACTIONS.items()]
+    listed, history, acknowledge, silence, rules, check, test, backtest, suggest = made
     listed.add_argument("run", metavar="RUN", nargs="?", default=LATEST, help="the run (default: the latest)")
     listed.add_argument("--all", action="store_true", help="also resolved alerts")
-    history = actions.add_parser("history", help="every alert of a run")
-    acknowledge = actions.add_parser("ack", help="acknowledge an alert")
-    silence = actions.add_parser("silence", help="mute a rule for a while")
     for own in (history, acknowledge, silence):
-        add_run(own)
+        add_shared(own, "run")
     acknowledge.add_argument("alert", metavar="ALERT", help="id of an alert, or the name of a rule")
     silence.add_argument("rule", metavar="RULE", help="name of a rule; * stands for anything")
-    silence.add_argument(
-        "--for",
-        dest="span",
-        metavar="TIME",
-        type=_seconds,
-        default=3600.0,
-        help="duration, such as 30m or 2h (default: 1h)",
-    )
+    text = "duration, such as 30m or 2h (default: 1h)"
+    silence.add_argument("--for", dest="span", metavar="TIME", type=_seconds, default=3600.0, help=text)
     silence.add_argument("--lift", action="store_true", help="end a silence")
     for own in (acknowledge, silence):
         own.add_argument("--by", metavar="NAME", default="", help="name of the person (default: this user)")
-    rules = actions.add_parser("rules", help="the rules that apply here")
     rules.add_argument("rules", metavar="RULES", nargs="?", help="a file of rules instead of the configuration")
     rules.add_argument("--profile", metavar="NAME", help="the rules of a profile instead")
-    check = actions.add_parser("check", help="check that rules are valid and channels accept messages")
     check.add_argument("rules", metavar="RULES", nargs="?", help="also check this file of rules")
     check.add_argument("--offline", action="store_true", help="make no connections")
-    test = actions.add_parser("test", help="send a test message over every channel")
     test.add_argument("--channel", metavar="NAME", help="only over this channel")
-    backtest = actions.add_parser("backtest", help="run rules on old runs")
     backtest.add_argument("rules", metavar="RULES", help="a file of rules, or the name of a profile")
     backtest.add_argument("runs", metavar="RUN", nargs="+", help="runs, or files that `stepscope compare` reads")
     text = "step of a real incident; other alerts of that run are false alarms; may be repeated"
     backtest.add_argument("--incident", metavar="RUN=STEP", action="append", default=[], help=text)
     text = "a healthy run: all its alerts are false alarms; may be repeated"
     backtest.add_argument("--healthy", metavar="RUN", action="append", default=[], help=text)
-    suggest = actions.add_parser("suggest", help="suggest thresholds from healthy runs")
     suggest.add_argument("runs", metavar="RUN", nargs="+", help="healthy runs")
     for own in (backtest, suggest):
-        add_quiet(own)
+        add_shared(own, "quiet")
     for own in (listed, history, acknowledge, silence, backtest, suggest):
-        add_root(own)
+        add_shared(own, "dir")
     for own in (rules, check, test):
         own.add_argument("--config", metavar="FILE", help="configuration in addition to stepscope.yaml")
-    for own in (listed, history, acknowledge, silence, rules, check, test, backtest, suggest):
-        add_json(own)
+    for own in made:
+        add_shared(own, "json")
 
 
 def _seconds(text: str) -> float:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.actions import actions_of, commands_of
 from stepscope.alerts.delivery.channel import APPRISE, Channel, channels_of
-from stepscope.cli.command import FAILED, FINE, print_json
-from stepscope.cli.text.terminal import Paint
+from stepscope.cli.command import FAILED, FINE, show
+from stepscope.cli.named_run import say
 from stepscope.core.config import discover, load
 from stepscope.core.errors import StepscopeError
 from stepscope.core.terminal_text import plain
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepscope.alerts.rules.rule import Rule
+    from stepscope.cli.text.terminal import Paint
 
 
 def alert_settings(config_file: str | None) -> dict[str, Any]:
@@ -50,11 +50,8 @@ def check(options: argparse.Namespace) -> int:
     problems += [*wrong, *others, *_action_problems(rules, commands)]
     found = [] if options.offline else list(_probed(channels, settings))
     is_fine = not problems and not any(row["why"] for row in found)
-    if options.json:
-        facts = {"rules": len(rules), "problems": problems, "channels": found or [_named(one) for one in channels]}
-        print_json({**facts, "fine": is_fine})
-    else:
-        print("\n".join(_lines(rules, channels, problems, found, Paint.of())))
+    facts = {"rules": len(rules), "problems": problems, "channels": found or [_named(one) for one in channels]}
+    show(options, {**facts, "fine": is_fine}, lambda _, paint: _lines(rules, channels, problems, found, paint))
     return FINE if is_fine else FAILED
 
 
@@ -113,7 +110,7 @@ def trial(options: argparse.Namespace) -> int:
     settings = alert_settings(options.config)
     channels, problems = channels_of(settings)
     for problem in problems:
-        print(f"stepscope: {plain(problem)}", file=sys.stderr)
+        say(problem)
     channels = [one for one in channels if options.channel in {None, one.name}]
     if not channels:
         cause = f"there is no channel {options.channel!r}" if options.channel else "alerting.channels is empty"
@@ -126,17 +123,12 @@ def trial(options: argparse.Namespace) -> int:
     name = os.urandom(6).hex()
     subject = MessageSubject("stepscope alerts test", page=str(settings.get("alerting.page_url") or ""))
     message = Message(f"test_{name}", subject, [trial_event(time.time(), name)])
-    found = [{"channel": one.name, **_outcome(one, message, deliver)} for one in channels]
-    if options.json:
-        print_json({"channels": found})
-    else:
-        paint = Paint.of()
-        for row in found:
-            verdict = paint("sent", "green") if row["sent"] else paint(f"not sent: {plain(row['why'])}", "red")
-            print(f"{plain(row['channel'])}: {verdict}")
+    outcomes = [(one.name, deliver(one, message)) for one in channels]
+    found = [{"channel": name, "sent": outcome.ok, "why": outcome.why} for name, outcome in outcomes]
+    show(options, {"channels": found}, lambda _, paint: [_verdict(row, paint) for row in found])
     return FINE if all(row["sent"] for row in found) else FAILED
 
 
-def _outcome(channel: Channel, message: Any, deliver: Any) -> dict[str, Any]:
-    outcome = deliver(channel, message)
-    return {"sent": outcome.ok, "why": outcome.why}
+def _verdict(row: dict[str, Any], paint: Paint) -> str:
+    verdict = paint("sent", "green") if row["sent"] else paint(f"not sent: {plain(row['why'])}", "red")
+    return f"{plain(row['channel'])}: {verdict}"

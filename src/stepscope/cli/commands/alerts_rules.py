@@ -60,7 +60,6 @@ def _table(facts: Sequence[dict[str, Any]], width: int, paint: Paint) -> Iterato
 
 
 def _when(rule: dict[str, Any]) -> str:
-    """Return the condition of a rule on one line."""
     if rule.get("when"):
         return plain(rule["when"])
     if rule.get("detect"):

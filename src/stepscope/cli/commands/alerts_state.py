@@ -94,7 +94,6 @@ def _row(row: dict[str, Any]) -> list[Cell | str]:
 
 
 def _delivery(row: dict[str, Any], paint: Paint) -> str:
-    """Return the state of the notifications on one line."""
     name, why = plain(row["channel"]), plain(row["why"])
     if row["state"] == "dead":
         return paint(f"{name}: {format_count(row['dead'])} alerts were given up: {why}", "red")
@@ -164,9 +163,8 @@ def _await(past: Past, what: str, is_done: Callable[[], bool], seconds: float = 
     while not is_done():
         if time.monotonic() > end:
             cause = f"no watcher of run {past.id} has answered within {seconds:.0f} s"
-            raise StepscopeError(
-                what, cause, f"the request stays for {LASTS / 60:.0f} min: run `stepscope alerts list` later"
-            )
+            remedy = f"the request stays for {LASTS / 60:.0f} min: run `stepscope alerts list` later"
+            raise StepscopeError(what, cause, remedy)
         time.sleep(0.1)
 
 

@@ -11,9 +11,9 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, add_json, add_output, add_root, print_json, show
+from stepscope.cli.command import FINE, add_shared, print_json, show
 from stepscope.cli.named_run import say
-from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.progress import progress
 from stepscope.cli.text.table import Column, table
 from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.errors import StepscopeError
@@ -34,13 +34,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     save.add_argument("name", metavar="NAME", help="name of the baseline")
     save.add_argument("runs", metavar="RUN", nargs="+", help="runs of one program, as in `stepscope compare`")
     save.add_argument("--force", action="store_true", help="replace a baseline of that name")
-    add_output(save)
-    add_quiet(save)
+    add_shared(save, "output", "quiet")
     show = actions.add_parser("show", help="show a baseline, or list all")
     show.add_argument("name", metavar="NAME", nargs="?", help="name or file of a baseline (default: list all)")
     for own in (save, show):
-        add_root(own)
-        add_json(own)
+        add_shared(own, "dir", "json")
 
 
 def run(options: argparse.Namespace) -> int:

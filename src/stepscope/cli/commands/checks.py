@@ -192,11 +192,11 @@ def file_system(path: Path, mounts: str = "/proc/self/mounts") -> str:
 def ring_place(places: Places, size: int, *, wanted: bool = True) -> Iterator[Check]:
     """Report where a ring of `size` bytes would go, and why; `wanted` is recorder.memory_map."""
     kind = file_system(places.disk)
-    local = Check("runtime", OK, f"{places.disk}, {format_value(_space(places.disk)[1], 'bytes')} free")
     if kind in NETWORK:
         text = f"{places.disk} is on {kind}: locks and rings need local storage"
-        local = Check("runtime", NOTE, text, "set STEPSCOPE_RUNTIME_DIR to a local folder")
-    yield local
+        yield Check("runtime", NOTE, text, "set STEPSCOPE_RUNTIME_DIR to a local folder")
+    else:
+        yield Check("runtime", OK, f"{places.disk}, {format_value(_space(places.disk)[1], 'bytes')} free")
     chosen = choose_root(places, size) if wanted else places.disk
     yield _shared_memory(places, size, chosen, wanted)
     problem = _write_problem(chosen, size)

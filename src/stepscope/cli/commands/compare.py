@@ -15,10 +15,10 @@ from __future__ import annotations
 import argparse
 import textwrap
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from stepscope.cli.command import FINE, GATE, add_json, add_root, show
-from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.command import FINE, GATE, add_shared, show
+from stepscope.cli.text.progress import progress
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.cli.text.terminal import Paint
 from stepscope.core.errors import UsageError
@@ -26,13 +26,13 @@ from stepscope.core.numbers import format_value
 from stepscope.core.terminal_text import cut, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from stepscope.analysis.compare.comparison import Compared, Comparison
-    from stepscope.analysis.compare.gate import Aim, Gate
-    from stepscope.analysis.compare.quantity import Spec
+    from stepscope.analysis.compare.gate import Aim
     from stepscope.analysis.compare.recording import Group
 
+Parsed = TypeVar("Parsed")
 STYLES = {
     **dict.fromkeys(("faster", "better", "passed", "met"), "green"),
     **dict.fromkeys(("slower", "worse", "failed", "missed", "not judged"), "red"),
@@ -47,7 +47,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("a", metavar="A", help="the reference")
     parser.add_argument("b", metavar="B", nargs="+", help="the measured runs")
-    add_root(parser)
+    add_shared(parser, "dir")
     gate = "metric, and how much worse it may be: 'step_seconds +3%%', 'loss@1000 +1%%', 'accuracy@60s -2%%', 'targets'"
     parser.add_argument("--gate", metavar="GATE", action="append", default=[], help=gate)
     metric = (
@@ -60,8 +60,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="a gate that is undecided is not passed")
     parser.add_argument("--junit", metavar="FILE", help="write the gates as JUnit XML there")
     parser.add_argument("--markdown", metavar="FILE", help="write the comparison as Markdown there")
-    add_quiet(parser)
-    add_json(parser)
+    add_shared(parser, "quiet", "json")
 
 
 def _share(text: str) -> float:
@@ -76,7 +75,11 @@ def _share(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Compare and print; the exit code says whether the gates passed."""
-    gates, asked = _gates(options.gate), _specs(options.metric)
+    from stepscope.analysis.compare.gate import Gate
+    from stepscope.analysis.compare.quantity import Spec
+
+    gates = _parsed("take the gate", (text for text in options.gate if text != TARGETS), Gate.parse)
+    asked = _parsed("compare", options.metric, Spec.parse)
     from stepscope.analysis.compare.comparison import compare
     from stepscope.cli.named_run import say
     from stepscope.cli.targets import aims, as_gate, targets
@@ -88,8 +91,8 @@ def run(options: argparse.Namespace) -> int:
     made = {"asked": asked, "gates": gates, "confidence": options.confidence}
     with progress("reading", unit="runs", options=options) as advance:
         groups = [group_of(text, options.dir, names, advance, say) for text in (options.a, *options.b)]
+    found = []
     with progress("comparing", len(options.b), options=options) as advance:
-        found = []
         for other in groups[1:]:
             advance(0, plain(other.label, 40))
             found.append(compare(groups[0], other, **made))
@@ -112,27 +115,13 @@ def _facts(groups: Sequence[Group], found: Sequence[Comparison], reached: dict[s
     }
 
 
-def _gates(texts: Sequence[str]) -> list[Gate]:
-    from stepscope.analysis.compare.gate import Gate
-
+def _parsed(verb: str, texts: Iterable[str], parse: Callable[[str], Parsed]) -> list[Parsed]:
     found = []
     for text in texts:
         try:
-            found += [Gate.parse(text)] if text != TARGETS else []
+            found.append(parse(text))
         except ValueError as error:
-            raise UsageError(f"take the gate {text!r}", error, "see `stepscope compare --help`") from error
-    return found
-
-
-def _specs(texts: Sequence[str]) -> list[Spec]:
-    from stepscope.analysis.compare.quantity import Spec
-
-    found = []
-    for text in texts:
-        try:
-            found.append(Spec.parse(text))
-        except ValueError as error:
-            raise UsageError(f"compare {text!r}", error, "see `stepscope compare --help`") from error
+            raise UsageError(f"{verb} {text!r}", error, "see `stepscope compare --help`") from error
     return found
 
 

@@ -17,10 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from stepscope.cli.command import FINE, add_root
+from stepscope.cli.command import FINE, add_shared
 from stepscope.cli.signals import ended_by_signals
 from stepscope.cli.text.number import port, whole
 from stepscope.core.command_line import typed
@@ -49,30 +49,19 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
     steps = whole(1, MOST_STEPS)
     parser.add_argument("--steps", type=steps, default=STEPS, metavar="N", help="steps to train (default: %(default)s)")
-    parser.add_argument(
-        "--seed",
-        type=whole(0),
-        default=1,
-        metavar="S",
-        help="random seed; the same seed gives the same loss (default: %(default)s)",
-    )
-    help_speed = "speed factor (default: %(default)s, about a minute)"
-    parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help=help_speed)
+    text = "random seed; the same seed gives the same loss (default: %(default)s)"
+    parser.add_argument("--seed", type=whole(0), default=1, metavar="S", help=text)
+    text = "speed factor (default: %(default)s, about a minute)"
+    parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help=text)
     parser.add_argument("--project", default="demo", help="project to record into (default: %(default)s)")
-    add_root(parser)
+    add_shared(parser, "dir")
     page = "port of the page; 0: any free port (default: 8080 or the next free port)"
     parser.add_argument("--port", type=port, metavar="PORT", help=page)
     parser.add_argument("--no-page", action="store_true", help="do not serve the page")
     # A compatible spelling of the same option.
     parser.add_argument("--simulate", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--simulate_steps",
-        "--simulate-steps",
-        dest="steps",
-        type=steps,
-        default=argparse.SUPPRESS,
-        help=argparse.SUPPRESS,
-    )
+    hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    parser.add_argument("--simulate_steps", "--simulate-steps", dest="steps", type=steps, **hidden)
 
 
 def _speed(text: str) -> float:
@@ -138,7 +127,7 @@ def _show(past: Past, child: Child, address: str | None) -> int:
 
 def _print(past: Past, child: Child, ends: list[BaseException]) -> int:
     """Print lines until the training is over; return its exit code. Ctrl-C stops the training."""
-    from stepscope.cli.demo.lines import RunLines
+    from stepscope.cli.demo.text import RunLines
 
     lines = RunLines(sys.stdout)
     try:
@@ -169,7 +158,7 @@ def _read(past: Past) -> tuple[DemoRun, DemoProgress]:
 
 def _summarize(past: Past, root: str | None) -> None:
     """Print the summary, the folder of the run, and what to type next."""
-    from stepscope.cli.demo.summary import summary
+    from stepscope.cli.demo.text import summary
     from stepscope.cli.text.terminal import Paint
 
     paint = Paint.of()

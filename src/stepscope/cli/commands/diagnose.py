@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.command import FINE, add_shared, print_json
 from stepscope.cli.named_run import resolve
 from stepscope.cli.text.diagnosis_lines import lines
-from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.progress import progress
 from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.terminal_text import plain
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    add_run(parser)
-    add_root(parser)
+    add_shared(parser, "run", "dir")
     text = "price of one GPU hour: an amount, a GPU, or provider/GPU (default: ledger.price of the configuration)"
     parser.add_argument("--price", metavar="PRICE", help=text)
     parser.add_argument("--all", action="store_true", help="also show all changes and all missing signals")
-    add_quiet(parser)
-    add_json(parser)
+    add_shared(parser, "quiet", "json")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -14,10 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import FAILED, FINE, add_json, add_root, print_json
+from stepscope.cli.command import FAILED, FINE, add_shared, show
 from stepscope.cli.commands import checks
 from stepscope.cli.commands.checks import BAD, NOTE, OFF, OK, Check
-from stepscope.cli.text.terminal import Paint, columns, shows_unicode
+from stepscope.cli.text.terminal import shows_unicode
 from stepscope.core.config import discover, load, load_or_default
 from stepscope.core.errors import UsageError
 from stepscope.core.numbers import format_items
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from stepscope.cli.text.terminal import Paint
     from stepscope.core.config import Config
 
 MARKS = {OK: ("✓", "green"), NOTE: ("!", "yellow"), OFF: ("-", "dim"), BAD: ("✗", "red")}
@@ -44,18 +45,15 @@ LABEL = 16
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    add_root(parser)
-    add_json(parser)
+    add_shared(parser, "dir", "json")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the report."""
     found = list(examine(options.dir))
     works = all(finding.state != BAD for finding in found)
-    if options.json:
-        print_json({"version": __version__, "would_record": works, "findings": [asdict(finding) for finding in found]})
-    else:
-        print("\n".join(report(found, columns(), Paint.of())))
+    facts = {"version": __version__, "would_record": works, "findings": [asdict(finding) for finding in found]}
+    show(options, facts, lambda *page: report(found, *page))
     return FINE if works else FAILED
 
 
@@ -80,9 +78,8 @@ def examine(root: str | None) -> Iterator[Check]:
 
 def _absent() -> dict[str, str]:
     """Sample the machine once, and return the missing values with the reasons."""
-    samplers = host_samplers(Path("/"), Path.cwd(), dict)
     found: dict[str, str] = {}
-    for sampler in samplers:
+    for sampler in host_samplers(Path("/"), Path.cwd(), dict):
         try:
             sampler.sample(time.monotonic_ns())
             found |= sampler.absent()
@@ -133,8 +130,7 @@ def _lines(finding: Check, width: int, paint: Paint, *, repeated: bool) -> Itera
     topic = "" if repeated else finding.topic
     start = f"  {paint(shown, style)} {paint(topic.ljust(LABEL), 'dim')}"
     room = width - LABEL - 4
-    lines = textwrap.wrap(plain(finding.text), room) or [""]
-    for number, line in enumerate(lines):
+    for number, line in enumerate(textwrap.wrap(plain(finding.text), room) or [""]):
         yield f"{' ' * (LABEL + 4) if number else start}{paint(line, 'dim' if finding.state == OFF else '')}"
     for number, line in enumerate(textwrap.wrap(plain(finding.remedy), room - 2)):
         arrow = "  " if number else "→ " if shows_unicode() else "> "

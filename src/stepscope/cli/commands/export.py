@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import FINE, add_output, add_root, add_run
-from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.command import FINE, add_shared
+from stepscope.cli.text.progress import progress
 from stepscope.core.errors import UsageError
-from stepscope.core.terminal_text import plain
 from stepscope.exporters.files.selection import SPELLINGS
 from stepscope.exporters.formats import FILE, FORMATS, STREAM
 
@@ -32,39 +31,36 @@ COUNTED = ("csv", "json", "jsonl", "arrow", "tensorboard")
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    add_run(parser)
-    add_root(parser)
+    add_shared(parser, "run", "dir")
     formats = ", ".join(f"{form.name} ({form.help})" for form in FORMATS.values())
     parser.add_argument("--format", metavar="FORMAT", required=True, choices=list(FORMATS), help=formats)
-    add_output(parser)
+    add_shared(parser, "output")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
-    add_quiet(parser)
+    add_shared(parser, "quiet")
     metrics = "only these, separated by commas, in any documented spelling; may be given several times"
     parser.add_argument("--metrics", metavar="A,B", action="append", help=metrics)
     spelling = "names as recorded (the default), canonical (docs/reference/metrics.md), or compatible with other tools"
     parser.add_argument("--spelling", choices=SPELLINGS, default=SPELLINGS[0], help=spelling)
-    parser.add_argument(
-        "--wide", action="store_true", help="csv: one line per step, one column per metric; the last value wins"
-    )
+    wide = "csv: one line per step, one column per metric; the last value wins"
+    parser.add_argument("--wide", action="store_true", help=wide)
 
 
 def run(options: argparse.Namespace) -> int:
     """Export the run."""
-    from stepscope.cli.named_run import resolve
+    from stepscope.cli.named_run import resolve, say
     from stepscope.exporters.files.selection import choose
     from stepscope.store.shelf import problems_of
 
     form = FORMATS[options.format]
     if options.wide and form.write_wide is None:
-        raise UsageError(
-            f"export {form.name} with --wide", "this format does not support it", "leave --wide out, or take csv"
-        )
+        what = f"export {form.name} with --wide"
+        raise UsageError(what, "this format does not support it", "leave --wide out, or take csv")
     with resolve(options.run, options.dir).opened() as past:
         metrics = choose(past, _wanted(options.metrics, past.names()), options.spelling)
         _export(form, past, metrics, options)
         problems = problems_of(past)
     for problem in problems:
-        print(f"stepscope: {plain(problem)}", file=sys.stderr)
+        say(problem)
     return FINE
 
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import add_json, add_root, show
+from stepscope.cli.command import add_shared, show
 from stepscope.cli.text.number import real, whole
-from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.progress import progress
 from stepscope.cli.text.table import Column, table
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.numbers import format_items, format_value
@@ -35,13 +35,12 @@ SHOWN = 40
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    add_root(parser)
+    add_shared(parser, "dir")
     parser.add_argument("--max-size-gb", metavar="GIB", type=real(0), help="size of all runs together, in GiB")
     parser.add_argument("--max-age-days", metavar="DAYS", type=real(0), help="days since the last activity")
     parser.add_argument("--max-runs", metavar="N", type=whole(0), help="number of runs")
     parser.add_argument("--dry-run", action="store_true", help="list what would be removed, and remove nothing")
-    add_quiet(parser)
-    add_json(parser)
+    add_shared(parser, "quiet", "json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -89,11 +88,9 @@ def report(
     verb = "would remove" if facts["dry_run"] else "removed"
     lines = _table(removed, root, width, paint)
     if removed:
-        size = format_value(sum(removal.bytes for removal in removed), "bytes")
-        lines += ["", paint(f"{verb} {format_items(len(removed), 'run')}, {size}", "bold")]
+        lines += ["", paint(f"{verb} {format_items(len(removed), 'run')}, {_size(removed)}", "bold")]
     if swept:
-        size = format_value(sum(removal.bytes for removal in swept), "bytes")
-        lines.append(f"{verb} {format_items(len(swept), 'leftover file')}, {size}")
+        lines.append(f"{verb} {format_items(len(swept), 'leftover file')}, {_size(swept)}")
     if facts["rings_salvaged"]:
         lines.append(f"recovered the data of {format_items(facts['rings_salvaged'], 'crashed process', 'es')}")
     if not removed and not swept:
@@ -105,13 +102,14 @@ def report(
     return lines
 
 
+def _size(removed: Sequence[Removal]) -> str:
+    return format_value(sum(one.bytes for one in removed), "bytes")
+
+
 def _table(removed: Sequence[Removal], root: Path, width: int, paint: Paint) -> list[str]:
     if not removed:
         return []
     shape = (Column("run", narrowest=20), Column("size", right=True), Column("why", narrowest=12))
-    rows = [
-        [plain(os.path.relpath(removal.path, root)), format_value(removal.bytes, "bytes"), removal.reason]
-        for removal in removed[:SHOWN]
-    ]
+    rows = [[plain(os.path.relpath(one.path, root)), _size([one]), one.reason] for one in removed[:SHOWN]]
     more = [paint(f"and {len(removed) - SHOWN} more", "dim")] if len(removed) > SHOWN else []
     return [*table(shape, rows, width, paint), *more]

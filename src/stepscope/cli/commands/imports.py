@@ -6,12 +6,12 @@ export of `stepscope export` is restored bit for bit. A run that exists already 
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, add_json, add_root, print_json
-from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.command import FINE, add_shared, print_json
+from stepscope.cli.named_run import say
+from stepscope.cli.text.progress import progress
 from stepscope.core.errors import UsageError
 from stepscope.core.terminal_text import plain
 
@@ -28,13 +28,12 @@ MOST_NOTES = 10
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("path", metavar="PATH", help="file or folder to read")
-    add_root(parser)
+    add_shared(parser, "dir")
     parser.add_argument("--format", metavar="FORMAT", help="format, if it cannot be detected")
     parser.add_argument("--project", metavar="NAME", default="", help="project of the runs (default: imported)")
     parser.add_argument("--name", metavar="NAME", help="name of the run")
     parser.add_argument("--id", metavar="ID", help="id of the run (default: as exported, or made of time and content)")
-    add_quiet(parser)
-    add_json(parser)
+    add_shared(parser, "quiet", "json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,10 +46,8 @@ def run(options: argparse.Namespace) -> int:
     with progress(f"reading {plain(options.path, 40)}", options=options):
         found = read(options.path, options.format)
     if len(found) > 1 and (options.id or options.name):
-        cause = f"there are {len(found)} runs in it"
-        raise UsageError(
-            f"import {options.path!r} under one name", cause, "leave --id and --name out, or give one file"
-        )
+        what, cause = f"import {options.path!r} under one name", f"there are {len(found)} runs in it"
+        raise UsageError(what, cause, "leave --id and --name out, or give one file")
     if options.name:
         found = [replace(one, facts={**one.facts, "name": options.name}) for one in found]
     root = runs_root(options.dir)
@@ -75,4 +72,4 @@ def _tell(stored: Sequence[StoredRun]) -> None:
         print(f"{one.id}  {verb}, from {plain(one.source)} ({one.format})")
         print(f"  {plain(str(one.path))}")
         for note in one.notes[:MOST_NOTES]:
-            print(f"stepscope: {plain(one.id)}: {plain(note)}", file=sys.stderr)
+            say(f"{one.id}: {note}")

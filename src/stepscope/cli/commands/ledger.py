@@ -13,12 +13,12 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.command import add_shared, show
 from stepscope.cli.named_run import resolve
-from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.progress import progress
 from stepscope.cli.text.sheet import Sheet
 from stepscope.cli.text.table import Cell, Column, table
-from stepscope.cli.text.terminal import Paint, bar, columns
+from stepscope.cli.text.terminal import bar
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import UsageError
 from stepscope.core.numbers import format_duration, format_items, format_money, format_share, format_value
@@ -40,15 +40,13 @@ STYLES = {
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    add_run(parser)
-    add_root(parser)
+    add_shared(parser, "run", "dir")
     text = "price of one GPU hour: an amount, a GPU, or provider/GPU (default: ledger.price, or the run's own GPU)"
     parser.add_argument("--price", metavar="PRICE", help=text)
     text = "region of the electricity, for its CO₂ (default: ledger.region of the configuration, or world)"
     parser.add_argument("--region", metavar="NAME", help=text)
     parser.add_argument("--steps", metavar="N", type=int, help="total steps of the run, to forecast its end")
-    add_quiet(parser)
-    add_json(parser)
+    add_shared(parser, "quiet", "json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,11 +54,7 @@ def run(options: argparse.Namespace) -> int:
     source = resolve(options.run, options.dir)
     with progress(f"reading {plain(options.run, 40)}", options=options), source.opened() as past:
         facts = _account(past, options, str(past.path) if source.kind == RUN else source.path)
-    if options.json:
-        print_json(facts)
-    else:
-        print("\n".join(LedgerSheet(facts, columns(), Paint.of()).lines()))
-    return FINE
+    return show(options, facts, lambda *page: LedgerSheet(facts, *page).lines())
 
 
 def _account(past: Past, options: argparse.Namespace, path: str) -> dict[str, Any]:
@@ -75,9 +69,8 @@ def _account(past: Past, options: argparse.Namespace, path: str) -> dict[str, An
         some = ", ".join(sorted(known.regions))
         raise UsageError(f"find the region {region!r}", f"{known.path} has no such region", f"choose of {some}")
     if options.steps is not None and options.steps < 1:
-        raise UsageError(
-            f"forecast {options.steps} steps", "a run has at least one step", "give the total number of steps"
-        )
+        what = f"forecast {options.steps} steps"
+        raise UsageError(what, "a run has at least one step", "give the total number of steps")
     question = LedgerOptions(known, known.price(wanted) if wanted else None, region, options.steps)
     about = {"id": past.id, "name": past.name, "project": past.project, "path": path, "state": past.state}
     return {"run": about, **account(past, question)}
@@ -90,12 +83,8 @@ class LedgerSheet(Sheet):
 
     def lines(self) -> Iterator[str]:
         """Yield the page."""
-        yield from self._head()
-        yield from self._table()
-        yield from self._attempts()
-        yield from self._waste()
-        yield from self._forecast()
-        yield from self._advice()
+        parts = (self._head, self._table, self._attempts, self._waste, self._forecast, self._advice)
+        yield from (line for part in parts for line in part())
 
     def _wrapped(self, text: str, indent: str = "  ") -> list[str]:
         return textwrap.wrap(plain(text), self._width, initial_indent=indent, subsequent_indent=indent)

@@ -13,11 +13,12 @@ import math
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from stepscope.cli.command import FINE
+from stepscope.cli.named_run import say
 from stepscope.cli.signals import ended_by_signals
-from stepscope.cli.text.machine_line import one_line
+from stepscope.cli.text.machine_lines import one_line
 from stepscope.cli.text.number import gpu_index, port, real, whole
 from stepscope.cli.text.terminal import is_dashboard_terminal
 from stepscope.core.errors import StepscopeError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from stepscope.exporters.prometheus.server import Endpoint
     from stepscope.watcher.machine import MachineSample
 
+
 INTERVAL = 1.0
 SHORTEST, LONGEST = 0.1, 3600.0
 """Bounds of the sampling interval in seconds."""
@@ -45,45 +47,19 @@ SERVE_SECONDS = 0.1
 """Seconds between two polls of the Prometheus endpoint while the dashboard runs."""
 
 
-class Sink(Protocol):
-    """A consumer of samples."""
-
-    def take(self, moment: MachineSample) -> None:
-        """Take a sample."""
-
-    def close(self) -> None:
-        """Close files and sockets."""
-
-
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add = parser.add_argument
     add("--gpu", type=gpu_index, action="append", metavar="N", help="only this GPU; may be repeated (default: all)")
-    interval = real(SHORTEST, LONGEST)
-    add(
-        "--interval",
-        type=interval,
-        default=INTERVAL,
-        metavar="S",
-        help="sampling interval in seconds, at least 0.1 (default: 1.0)",
-    )
+    text = "sampling interval in seconds, at least 0.1 (default: 1.0)"
+    add("--interval", type=real(SHORTEST, LONGEST), default=INTERVAL, metavar="S", help=text)
     add("--count", type=whole(1), metavar="N", help="print so many samples as lines and end (default: until Ctrl-C)")
     add("--prometheus-port", type=port, metavar="PORT", help="serve the metrics on 127.0.0.1 at this or the next port")
     add("--jsonl-dir", metavar="D", help="write gpu_metrics_*.jsonl and system_metrics_*.jsonl to this folder")
-    add(
-        "--jsonl-max-mb",
-        type=real(0),
-        default=64.0,
-        metavar="M",
-        help="size at which a new file starts in MiB, 0: no limit (default: 64)",
-    )
-    add(
-        "--jsonl-max-hours",
-        type=real(0),
-        default=24.0,
-        metavar="H",
-        help="age at which a new file starts in hours, 0: no limit (default: 24)",
-    )
+    text = "size at which a new file starts in MiB, 0: no limit (default: 64)"
+    add("--jsonl-max-mb", type=real(0), default=64.0, metavar="M", help=text)
+    text = "age at which a new file starts in hours, 0: no limit (default: 24)"
+    add("--jsonl-max-hours", type=real(0), default=24.0, metavar="H", help=text)
     add("--jsonl-keep", type=whole(0), default=0, metavar="N", help="files of each kind to keep, 0: all (default: 0)")
     add("--json", action="store_true", help="print one JSON object per sample, in base units")
 
@@ -95,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         machine = open_machine(options)
         stack.callback(machine.close)
         show = JsonOut(sys.stdout) if options.json else SampleLines(sys.stdout, options.gpu)
-        sinks: list[Sink] = []
+        sinks: list[Files | PrometheusPage] = []
         page = None
         if options.jsonl_dir is not None:
             sinks.append(Files(options, show.note))
@@ -116,16 +92,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dashboard(machine: Sampled, options: argparse.Namespace, page: PrometheusPage | None) -> int:
-    """Show the machine screen until it is left."""
     from stepscope.tui.app import TopApp
+    from stepscope.tui.feed import MachineFeed
     from stepscope.tui.frame import ViewOptions
-    from stepscope.tui.machine_feed import MachineFeed
 
     feed = MachineFeed(machine, os.uname().nodename)
     hint = "" if page is None else f"Prometheus: {page.address}"
-    app = TopApp(
-        feed, options.interval, ViewOptions("machine", gpus=tuple(options.gpu) if options.gpu else None, hint=hint)
-    )
+    view = ViewOptions("machine", gpus=tuple(options.gpu) if options.gpu else None, hint=hint)
+    app = TopApp(feed, options.interval, view)
     if page is not None:
         app.also_every(SERVE_SECONDS, lambda: page.endpoint.poll(0.0))
     app.run()
@@ -135,7 +109,7 @@ def _dashboard(machine: Sampled, options: argparse.Namespace, page: PrometheusPa
 class Sampled:
     """A machine whose samples also go to sinks, except the first: rates need two samples."""
 
-    def __init__(self, machine: LocalMachine, sinks: Sequence[Sink]) -> None:
+    def __init__(self, machine: LocalMachine, sinks: Sequence[Files | PrometheusPage]) -> None:
         """Wrap a machine."""
         self._machine, self._sinks = machine, sinks
         self._is_first = True
@@ -158,8 +132,8 @@ def open_machine(options: argparse.Namespace) -> LocalMachine:
 
 def watch(
     machine: LocalMachine,
-    show: Display,
-    sinks: Sequence[Sink],
+    show: SampleLines | JsonOut,
+    sinks: Sequence[Files | PrometheusPage],
     interval: float,
     count: int | None,
     gpus: Sequence[int] = (),
@@ -181,7 +155,8 @@ def watch(
         clock: monotonic seconds.
     """
     said = machine.absent()
-    show.begin(machine.look(), said)
+    machine.look()  # it has no rates and is not shown
+    show.begin(said)
     due = clock() + min(interval, FIRST_SECONDS)
     done = 0
     while count is None or done < count:
@@ -206,9 +181,8 @@ def watch(
 def missing(asked: Sequence[int], found: Sequence[int]) -> list[str]:
     """Return a note for each requested GPU that is missing."""
     have = f"this machine has {', '.join(map(str, found))}" if found else "none has answered yet"
-    return [
-        f"GPU {index} is absent: {have}; run `stepscope doctor` for details" for index in asked if index not in found
-    ]
+    gone = (index for index in asked if index not in found)
+    return [f"GPU {index} is absent: {have}; run `stepscope doctor` for details" for index in gone]
 
 
 class Files:
@@ -216,13 +190,11 @@ class Files:
 
     def __init__(self, options: argparse.Namespace, note: Callable[[str], None]) -> None:
         """Write below `--jsonl-dir`; `note` prints notes."""
-        mib, hours = options.jsonl_max_mb, options.jsonl_max_hours
-        rotation = Rotation(int(mib * 2**20), hours * 3600, options.jsonl_keep)
+        folder = options.jsonl_dir
+        rotation = Rotation(int(options.jsonl_max_mb * 2**20), options.jsonl_max_hours * 3600, options.jsonl_keep)
         self._only, self._note = options.gpu, note
-        self._gpu, self._system = (
-            JsonLines(options.jsonl_dir, stem, rotation) for stem in ("gpu_metrics", "system_metrics")
-        )
-        note(f"JSON lines go to {options.jsonl_dir}")
+        self._gpu, self._system = (JsonLines(folder, stem, rotation) for stem in ("gpu_metrics", "system_metrics"))
+        note(f"JSON lines go to {folder}")
 
     def take(self, moment: MachineSample) -> None:
         """Write one line per GPU and one for the host."""
@@ -263,19 +235,6 @@ class PrometheusPage:
         self.endpoint.close()
 
 
-class Display(Protocol):
-    """Prints samples for people."""
-
-    def begin(self, moment: MachineSample, absent: Mapping[str, str]) -> None:
-        """Report absent values, and show the first sample."""
-
-    def note(self, text: str) -> None:
-        """Print a note."""
-
-    def take(self, moment: MachineSample) -> None:
-        """Show a sample."""
-
-
 class SampleLines:
     """Prints one line per sample, for a pipe, a file or a simple terminal."""
 
@@ -283,26 +242,20 @@ class SampleLines:
         """Write to the stream."""
         self._stream, self._gpus = stream, gpus
 
-    def begin(self, moment: MachineSample, absent: Mapping[str, str]) -> None:
-        """Print the absent values; the first sample has no rates and is skipped."""
-        del moment
+    def begin(self, absent: Mapping[str, str]) -> None:
+        """Print the absent values."""
         for what, why in absent.items():
-            self._write(f"{plain(what)} is absent: {plain(why)}")
+            self.note(f"{what} is absent: {why}")
 
     def note(self, text: str) -> None:
         """Write a note."""
-        self._write(plain(text))
+        print(plain(text), file=self._stream, flush=True)
 
     def take(self, moment: MachineSample) -> None:
         """Print one line, and one per event."""
         time_of = f"{timestamp(moment.wall_ns)[:19]}Z"
-        for event in moment.events:
-            self._write(f"{time_of}  {describe(event)}")
-        self._write(f"{time_of}  {one_line(moment.values, self._gpus)}")
-
-    def _write(self, text: str) -> None:
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        for text in (*map(describe, moment.events), one_line(moment.values, self._gpus)):
+            print(f"{time_of}  {text}", file=self._stream, flush=True)
 
 
 class JsonOut:
@@ -313,14 +266,13 @@ class JsonOut:
         self._stream = stream
         self._absent: Mapping[str, str] | None = None
 
-    def begin(self, moment: MachineSample, absent: Mapping[str, str]) -> None:
+    def begin(self, absent: Mapping[str, str]) -> None:
         """Keep the absent values for the first object."""
-        del moment
         self._absent = absent
 
     def note(self, text: str) -> None:
         """Print a note to stderr."""
-        print(f"stepscope: {plain(text)}", file=sys.stderr)
+        say(text)
 
     def take(self, moment: MachineSample) -> None:
         """Print the sample."""
@@ -333,8 +285,7 @@ class JsonOut:
             facts["events"] = moment.events
         if self._absent is not None:
             facts["absent"], self._absent = self._absent, None
-        self._stream.write(json.dumps(facts, allow_nan=False, default=str) + "\n")
-        self._stream.flush()
+        print(json.dumps(facts, allow_nan=False, default=str), file=self._stream, flush=True)
 
 
 def describe(event: Mapping[str, object]) -> str:

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from stepscope.cli.command import add_json, add_root, add_run, show
+from stepscope.cli.command import add_shared, show
 from stepscope.cli.commands.checks import LiveRing, rings
 from stepscope.cli.named_run import open_run
 from stepscope.cli.text.number import whole
@@ -29,7 +29,7 @@ from stepscope.store.states import read_nodes
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from stepscope.core.places import Places
     from stepscope.store.reader import Past
@@ -51,13 +51,11 @@ class RequestState(NamedTuple):
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    add_run(parser)
-    add_root(parser)
+    add_shared(parser, "run", "dir")
     any_number, some = whole(0, MOST_STEPS), whole(1, MOST_STEPS)
     parser.add_argument("--steps", metavar="N", type=some, default=20, help="steps to record (default: 20)")
-    parser.add_argument(
-        "--warmup", metavar="N", type=any_number, default=3, help="warm-up steps before that (default: 3)"
-    )
+    text = "warm-up steps before that (default: 3)"
+    parser.add_argument("--warmup", metavar="N", type=any_number, default=3, help=text)
     parser.add_argument("--rank", metavar="R", type=any_number, default=0, help="rank to profile (default: 0)")
     parser.add_argument("--top", metavar="K", type=some, default=5, help="operations to list (default: 5)")
     parser.add_argument("--shapes", action="store_true", help="record tensor shapes")
@@ -68,7 +66,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-size", metavar="MIB", type=some, default=256, help=text)
     text = "longest wait for the answer in seconds (default: 120)"
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=120.0, help=text)
-    add_json(parser)
+    add_shared(parser, "json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -158,9 +156,8 @@ def wait(
                 return answer.result
             step, waited = _step(past, target.rank), clock() - began
             verb = "profiles" if answer.started else "has taken the request" if answer.taken else "has been asked"
-            progress.show(
-                f"rank {target.rank} (pid {target.pid}) {verb}: step {format_count(step)}, {format_duration(waited)}"
-            )
+            told = f"step {format_count(step)}, {format_duration(waited)}"
+            progress.show(f"rank {target.rank} (pid {target.pid}) {verb}: {told}")
             if past.state != "running":
                 raise StepscopeError(f"profile run {past.id}", f"it is {past.state} now", "see `stepscope show`")
             if waited > timeout:
@@ -227,27 +224,24 @@ def _facts(past: Past, result: dict[str, Any]) -> dict[str, Any]:
     return {**facts, "trace": None if trace is None else str(past.path / str(trace))}
 
 
-def lines(facts: dict[str, Any]) -> list[str]:
-    """Return the answer as lines."""
+def lines(facts: dict[str, Any]) -> Iterator[str]:
+    """Yield the answer as lines."""
     steps, seconds = facts["steps"], facts["seconds"]
-    where = ""
-    if facts.get("first_step") is not None:
-        where = f" ({format_count(facts['first_step'])} to {format_count(facts['last_step'])})"
+    first, last = (format_count(facts.get(key)) for key in ("first_step", "last_step"))
+    where = "" if facts.get("first_step") is None else f" ({first} to {last})"
     each = format_value(seconds / steps, "seconds") if steps else "-"
-    yielded = [
-        f"{format_count(steps)} steps{where} of rank {facts.get('rank', 0)} in {format_duration(seconds)}, {each} each"
-    ]
+    who = f"{where} of rank {facts.get('rank', 0)}"
+    yield f"{format_count(steps)} steps{who} in {format_duration(seconds)}, {each} each"
     found = facts["operations"]
     if found:
-        yielded.append(f"Profiler: Top {len(found)} slowest operations:")
+        yield f"Profiler: Top {len(found)} slowest operations:"
     for number, operation in enumerate(found, 1):
         cost = f"{format_count(operation['calls'])} calls, {format_value(operation['seconds'], 'seconds')}"
-        yielded.append(f"{number}. {plain(operation['name'])} ({operation['share']:.1%} of time)  {cost}")
+        yield f"{number}. {plain(operation['name'])} ({operation['share']:.1%} of time)  {cost}"
     if facts.get("operation_seconds"):
         whole = format_value(facts["operation_seconds"], "seconds")
-        yielded.append(f"of {whole} that all operations took themselves, by the clock of the {facts['clock']}")
-    yielded += [plain(note) for note in facts.get("notes", ())]
+        yield f"of {whole} that all operations took themselves, by the clock of the {facts['clock']}"
+    yield from map(plain, facts.get("notes", ()))
     if facts["trace"]:
         size = format_value(facts["trace_bytes"], "bytes")
-        yielded.append(f"trace {plain(facts['trace'])} ({size}); ui.perfetto.dev opens it")
-    return yielded
+        yield f"trace {plain(facts['trace'])} ({size}); ui.perfetto.dev opens it"

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, RUN, add_root, json_text
+from stepscope.cli.command import FINE, RUN, add_shared, json_text
 from stepscope.cli.named_run import resolve
-from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.progress import progress
 from stepscope.core.errors import UsageError
 from stepscope.exporters.files.output import open_output
 
@@ -34,7 +34,7 @@ BASELINES = "docs/performance"
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("run", metavar="RUN", nargs="?", help=RUN)
-    add_root(parser)
+    add_shared(parser, "dir")
     add = parser.add_argument
     add("--html", metavar="F", help="write one HTML file that works offline; - is standard output")
     add("--png", metavar="D", help="write pictures to this folder; needs the extra png")
@@ -44,7 +44,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     words = f"HTML, Markdown and JSON as FOLDER/<run id>.*, to keep in a repository (default: {BASELINES})"
     add("--baseline", metavar="FOLDER", nargs="?", const=BASELINES, help=words)
     add("--force", action="store_true", help="replace files that exist")
-    add_quiet(parser)
+    add_shared(parser, "quiet")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -89,7 +89,7 @@ def _write(options: argparse.Namespace, runs: Sequence[Past], facts: dict[str, A
     return written
 
 
-def _paths(options: argparse.Namespace, name: str) -> tuple[list[str], list[str], list[str]]:
+def _paths(options: argparse.Namespace, name: str) -> list[list[str]]:
     """Return where HTML, JSON and Markdown go; without options, Markdown goes to standard output."""
     asked = [[path] if path else [] for path in (options.html, options.json, options.markdown)]
     if options.baseline:
@@ -99,7 +99,7 @@ def _paths(options: argparse.Namespace, name: str) -> tuple[list[str], list[str]
             asked[place].append(str(folder / f"{name}{end}"))
     if not any(asked) and not options.png:
         asked[2] = ["-"]
-    return asked[0], asked[1], asked[2]
+    return asked
 
 
 def _put(path: str, text: str, options: argparse.Namespace) -> list[str]:
@@ -130,7 +130,6 @@ def _pictures(folder: Path, runs: Sequence[Past], facts: dict[str, Any], options
 
 
 def _drawn(runs: Sequence[Past], facts: dict[str, Any]) -> tuple[list[PngChart], list[PngChart]]:
-    """Return the pictures of the training and of the machine."""
     from stepscope.reports.report_file import POINTS, curves_of
     from stepscope.reports.report_png import PngChart
 
@@ -141,25 +140,21 @@ def _drawn(runs: Sequence[Past], facts: dict[str, Any]) -> tuple[list[PngChart],
     labels = [past.name for past in runs] if len(runs) > 1 else [""]
     units = {one["name"]: one["unit"] for one in facts["training"]["metrics"]}
     begun = facts["run"]["created"] or 0.0
-    training = [PngChart(name, units.get(name, ""), "step", _lines(found, [name], labels)) for name in names]
-    machine = [
-        PngChart(chart["title"], chart["unit"], "time", _lines(found, chart["names"], chart["names"], begun))
-        for chart in charts
-    ]
+    training = [PngChart(name, units.get(name, ""), "step", _by_step(found, name, labels)) for name in names]
+    timed = [(chart["title"], chart["unit"], _by_time(found[0], chart["names"], begun)) for chart in charts]
+    machine = [PngChart(title, unit, "time", lines) for title, unit, lines in timed]
     return [one for one in training if one.lines], [one for one in machine if one.lines]
 
 
-def _lines(
-    found: Sequence[Curves], names: Sequence[str], labels: Sequence[str], since: float | None = None
-) -> list[DrawnLine]:
-    """Return the lines of one chart: one metric in every run, or several in one run; over time from `since`."""
+def _by_step(found: Sequence[Curves], name: str, labels: Sequence[str]) -> list[DrawnLine]:
     from stepscope.reports.report_drawing import lines_of
 
-    pairs = [(one, names[0]) for one in found] if since is None else [(found[0], name) for name in names]
-    made = [
-        line
-        for (one, name), label in zip(pairs, labels, strict=True)
-        for line in lines_of(one, name, label, by_time=since is not None)
-    ]
-    zero = since or 0.0
-    return [replace(one, x=one.x - zero, bad=one.bad - zero) for one in made]
+    pairs = zip(found, labels, strict=True)
+    return [line for one, label in pairs for line in lines_of(one, name, label, by_time=False)]
+
+
+def _by_time(found: Curves, names: Sequence[str], begun: float) -> list[DrawnLine]:
+    from stepscope.reports.report_drawing import lines_of
+
+    lines = (line for name in names for line in lines_of(found, name, name, by_time=True))
+    return [replace(one, x=one.x - begun, bad=one.bad - begun) for one in lines]

@@ -10,7 +10,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import add_root
+from stepscope.cli.command import add_shared
 from stepscope.core.after_import import AfterImport
 from stepscope.core.endings import end_of
 from stepscope.core.errors import UsageError
@@ -32,11 +32,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="display name of the run; any text")
     parser.add_argument("--run-id", metavar="ID", help="id of the run; an existing run gets another attempt")
     parser.add_argument("--config", metavar="FILE", help="configuration file beside stepscope.yaml")
-    add_root(parser)
+    add_shared(parser, "dir")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGUMENT ...]", help="the script and its arguments"
-    )
+    text = "the script and its arguments"
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGUMENT ...]", help=text)
 
 
 def run(options: argparse.Namespace) -> Callable[[], int]:

@@ -10,10 +10,9 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, add_json, add_root, print_json
+from stepscope.cli.command import add_shared, show
 from stepscope.cli.text.number import whole
 from stepscope.cli.text.table import Cell, Column, table
-from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.command_line import typed
 from stepscope.core.endings import is_bad
 from stepscope.core.numbers import format_age, format_count, format_duration, format_items
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
     from pathlib import Path
+
+    from stepscope.cli.text.terminal import Paint
 
 MOST_ELSEWHERE = 5
 """Most other folders that are listed."""
@@ -55,34 +56,30 @@ def style_of(state: str, cause: str = "") -> str:
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    add_root(parser)
+    add_shared(parser, "dir")
     parser.add_argument("--project", metavar="P", help="only runs of this project")
     states = ", ".join(STYLES)
     parser.add_argument("--state", metavar="S", choices=list(STYLES), help=f"only runs in this state: {states}")
     text = f"show at most N runs, 0: all (default: {SHOWN} in a table, all as JSON)"
     parser.add_argument("-n", dest="limit", metavar="N", type=whole(0), help=text)
-    add_json(parser)
+    add_shared(parser, "json")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the list."""
     root, is_given = chosen_root(options.dir)
     everything = runs(root)
-    chosen = [
-        info for info in everything if options.project in {None, info.project} and options.state in {None, info.state}
-    ]
-    now = time.time()
-    if options.json:
-        shown = chosen[: options.limit or None]
-        print_json({"root": str(root), "total": len(everything), "runs": [facts(info) for info in shown]})
-        return FINE
-    limit = SHOWN if options.limit is None else options.limit
+    of_project = [info for info in everything if options.project in {None, info.project}]
+    chosen = [info for info in of_project if options.state in {None, info.state}]
+    limit = SHOWN if options.limit is None and not options.json else options.limit
     shown = chosen[: limit or None]
-    lines = listing(shown, now, columns(), Paint.of()) if shown else _nothing(len(everything))
-    if not everything and not is_given:
-        lines = [*_elsewhere(elsewhere(root)), *lines]
-    print("\n".join([*lines, *_footer(str(root), everything, len(chosen), len(shown), Paint.of())]))
-    return FINE
+
+    def page(width: int, paint: Paint) -> list[str]:
+        lines = listing(shown, time.time(), width, paint) if shown else _nothing(len(everything))
+        others = _elsewhere(elsewhere(root)) if not everything and not is_given else []
+        return [*others, *lines, *_footer(str(root), everything, len(chosen), len(shown), paint)]
+
+    return show(options, {"root": str(root), "total": len(everything), "runs": [facts(info) for info in shown]}, page)
 
 
 def facts(info: RunInfo) -> dict[str, Any]:
@@ -103,15 +100,9 @@ def listing(shown: Sequence[RunInfo], now: float, width: int, paint: Paint) -> l
 
 def _row(info: RunInfo, now: float) -> list[Cell | str]:
     name = "" if info.name == info.id else plain(info.name)
-    return [
-        Cell(plain(info.id), "bold"),
-        name,
-        plain(info.project),
-        Cell(plain(info.state), style_of(info.state, info.cause)),
-        format_count(info.step),
-        format_duration(info.duration),
-        format_age(now - info.created),
-    ]
+    state = Cell(plain(info.state), style_of(info.state, info.cause))
+    figures = (format_count(info.step), format_duration(info.duration), format_age(now - info.created))
+    return [Cell(plain(info.id), "bold"), name, plain(info.project), state, *figures]
 
 
 def _elsewhere(others: Sequence[Path]) -> list[str]:

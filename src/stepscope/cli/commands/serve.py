@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import FINE
+from stepscope.cli.command import FINE, ROOT
 from stepscope.cli.named_run import say
 from stepscope.core.errors import StepscopeError
 from stepscope.core.terminal_text import plain
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    text = "folder of the runs (default: STEPSCOPE_DIR, store.dir of the configuration, or ./stepscope-runs)"
-    parser.add_argument("dir", metavar="DIR", nargs="?", help=text)
+    parser.add_argument("dir", metavar="DIR", nargs="?", help=ROOT)
     parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: web.host, 127.0.0.1)")
     parser.add_argument("--port", metavar="PORT", type=int, help="port to listen on (default: web.port, 8080)")
     others = "also print a read-only address for others (always, unless --host is loopback)"
@@ -54,11 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _root(given: str | None) -> Path:
-    """Return the folder to serve: the given one, else the default, else the one used last.
-
-    Raises:
-        StepscopeError: the given folder does not exist.
-    """
+    """Return the folder to serve: the given one, else the default, else the one used last."""
     root, is_given = chosen_root(given)
     if root.is_dir():
         return root

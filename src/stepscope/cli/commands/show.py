@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import json
 import shlex
+import textwrap
 import time
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.command import add_shared, show
 from stepscope.cli.commands.runs import STYLES, style_of
 from stepscope.cli.named_run import resolve
 from stepscope.cli.text.machine_lines import end_lines, machine_lines
-from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.progress import progress
 from stepscope.cli.text.sheet import Sheet
 from stepscope.cli.text.table import Cell, Column, table
-from stepscope.cli.text.terminal import Paint, bar, columns, sparkline
+from stepscope.cli.text.terminal import bar, sparkline
 from stepscope.core.numbers import format_age, format_count, format_duration, format_value
 from stepscope.core.terminal_text import cut, plain
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+
+    from stepscope.cli.text.terminal import Paint
 
 METRICS = 20
 """Metrics that a table has; JSON has all."""
@@ -39,12 +42,10 @@ FIGURES = ("mean", "p50", "p95", "max")
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    add_run(parser)
-    add_root(parser)
+    add_shared(parser, "run", "dir")
     text = "show this metric only, with all its statistics; may be repeated"
     parser.add_argument("--metric", metavar="NAME", action="append", default=[], help=text)
-    add_quiet(parser)
-    add_json(parser)
+    add_shared(parser, "quiet", "json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -52,22 +53,18 @@ def run(options: argparse.Namespace) -> int:
     source = resolve(options.run, options.dir)
     from stepscope.views import overview  # loads numpy and DuckDB: a run that is not found needs neither
 
-    most = None if options.json else METRICS
+    metrics: list[dict[str, Any]] = []
     with progress(f"reading {plain(options.run, 40)}", options=options), source.opened() as past:
         if options.metric:
             metrics = [overview.details(past, name) for name in options.metric]
             facts: dict[str, Any] = {"run": {"id": past.id}, "metrics": metrics}
         else:
-            facts = overview.overview(past, most)
+            facts = overview.overview(past, None if options.json else METRICS)
     facts["run"]["path"] = source.path  # not that of the temporary run that a file becomes
-    if options.json:
-        print_json(facts)
-    elif options.metric:
-        print("\n".join(line for one in facts["metrics"] for line in metric_block(one, columns(), Paint.of())))
-    else:
-        quiet = overview.silence(facts["heard"]) if facts["state"] == "running" else None
-        print("\n".join(RunSheet(facts, columns(), Paint.of(), time.time(), quiet).lines()))
-    return FINE
+    if options.metric:
+        return show(options, facts, lambda *page: (line for one in metrics for line in metric_block(one, *page)))
+    quiet = overview.silence(facts["heard"]) if facts["state"] == "running" else None
+    return show(options, facts, lambda width, paint: RunSheet(facts, width, paint, time.time(), quiet).lines())
 
 
 class RunSheet(Sheet):
@@ -80,14 +77,8 @@ class RunSheet(Sheet):
 
     def lines(self) -> Iterator[str]:
         """Yield the page."""
-        yield from self._head()
-        yield from self._time()
-        yield from self._metrics()
-        yield from self._texts()
-        yield from self._machine()
-        yield from self._ranks()
-        yield from self._end()
-        yield from self._foot()
+        parts = (self._head, self._time, self._metrics, self._texts, self._machine, self._ranks, self._end, self._foot)
+        yield from (line for part in parts for line in part())
 
     def _head(self) -> Iterator[str]:
         facts, about = self._facts, self._facts["run"]
@@ -122,11 +113,8 @@ class RunSheet(Sheet):
         return f"{began}; {verb} {format_duration(facts['duration_seconds'])}{step}"
 
     def _wrapped(self, label: str, text: str, most: int) -> Iterator[str]:
-        import textwrap
-
         room = self._width - self.label_width - 2
-        found = textwrap.wrap(text, room, max_lines=most, placeholder=" …") or [""]
-        for number, line in enumerate(found):
+        for number, line in enumerate(textwrap.wrap(text, room, max_lines=most, placeholder=" …") or [""]):
             yield self._fact("" if number else label, line)
 
     def _time(self) -> Iterator[str]:
@@ -246,7 +234,10 @@ def _surroundings(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     platform, python, git = (_mapping(about[key]) for key in ("platform", "python", "git"))
     machine = [about["host"], about["container"], platform.get("system"), platform.get("machine")]
     processors, memory = _mapping(about["cpu"]).get("usable"), _mapping(about["memory"]).get("total_bytes")
-    machine += [f"{processors} CPUs" if processors else "", _bytes(memory)]
+    machine += [
+        f"{processors} CPUs" if processors else "",
+        format_value(memory, "bytes") if isinstance(memory, (int, float)) else "",
+    ]
     yield "host", ", ".join(str(part) for part in machine if part)
     yield "python", " ".join(str(python[key]) for key in ("version", "executable") if python.get(key))
     yield "git", " ".join(str(part) for part in (str(git.get("commit") or "")[:12], git.get("branch")) if part)
@@ -256,10 +247,6 @@ def _surroundings(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _bytes(value: Any) -> str:
-    return format_value(value, "bytes") if isinstance(value, (int, float)) else ""
 
 
 def _seconds(value: float | None) -> str:

@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 import sys
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, add_root
-from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.command import FINE, add_shared
+from stepscope.cli.named_run import say
+from stepscope.cli.text.progress import progress
 from stepscope.cli.text.table import Column, table
 from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.numbers import format_count, format_items
+from stepscope.core.strict_json import flagged
 from stepscope.core.terminal_text import plain, plain_lines
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UBIGINT", "UI
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("query", metavar="SELECT", help="one SELECT, DESCRIBE, SUMMARIZE or EXPLAIN, in DuckDB's SQL")
-    add_root(parser)
+    add_shared(parser, "dir")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print a list of objects, as strict JSON")
     form.add_argument("--csv", action="store_true", help="print CSV")
-    add_quiet(parser)
+    add_shared(parser, "quiet")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,15 +55,10 @@ def run(options: argparse.Namespace) -> int:
         with progress("opening the runs", options=options):
             database = stack.enter_context(connect(options.dir, mentioned(options.query)))
         for problem in database.problems:
-            print(f"stepscope: {plain(problem)}", file=sys.stderr)
+            say(problem)
         with progress("querying", options=options):
             answer = database.query(options.query)
-        if options.json:
-            _print_json(answer)
-        elif options.csv:
-            _print_csv(answer)
-        else:
-            _print_table(answer)
+        (_print_json if options.json else _print_csv if options.csv else _print_table)(answer)
     return FINE
 
 
@@ -87,20 +83,13 @@ def plain_value(value: Any) -> Any:
 
 def row_object(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
     """Return a row as an object of strict JSON; "nonfinite" names the values that JSON has not, which are null."""
-    flags: dict[str, str] = {}
-    found = {name: _strict(plain_value(value), name, flags) for name, value in zip(names, row, strict=True)}
-    return {**found, _free("nonfinite", names): flags} if flags else found
+    found, flags = flagged({name: plain_value(value) for name, value in zip(names, row, strict=True)})
+    told = {_dotted(flag["at"]): flag["value"] for flag in flags}
+    return {**found, _free("nonfinite", names): told} if told else found
 
 
-def _strict(value: Any, at: str, flags: dict[str, str]) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        flags[at] = repr(value)
-        return None
-    if isinstance(value, dict):
-        return {key: _strict(item, f"{at}.{key}", flags) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_strict(item, f"{at}.{place}", flags) for place, item in enumerate(value)]
-    return value
+def _dotted(pointer: str) -> str:
+    return pointer[1:].replace("/", ".").replace("~1", "/").replace("~0", "~")
 
 
 def _free(word: str, taken: Sequence[str]) -> str:
@@ -138,10 +127,8 @@ def _cell(value: Any) -> str:
 def _print_table(answer: QueryResult) -> None:
     shown = list(itertools.islice(answer.rows, SHOWN))
     total = len(shown) + sum(1 for _ in answer.rows)
-    titles = [
-        Column(plain(name), right=kind.startswith(NUMBERS), narrowest=NARROWEST)
-        for name, kind in zip(answer.columns, answer.types, strict=True)
-    ]
+    kinds = zip(answer.columns, answer.types, strict=True)
+    titles = [Column(plain(name), right=kind.startswith(NUMBERS), narrowest=NARROWEST) for name, kind in kinds]
     width = columns() if sys.stdout.isatty() else UNLIMITED
     rows = [[_shown(value) for value in row] for row in shown]
     if rows and answer.columns[0] == "explain_key":

@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, RUN, add_root
+from stepscope.cli.command import FINE, RUN, add_shared
 from stepscope.cli.commands.monitor import LONGEST, SHORTEST
 from stepscope.cli.named_run import find_run, say
 from stepscope.cli.signals import ended_by_signals
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from stepscope.tui.app import SceneFeed
+    from stepscope.tui.feed import SceneFeed
     from stepscope.views.terminal import TerminalScene
 
 INTERVAL = 0.5
@@ -39,16 +39,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     text = f"{RUN} (default: the newest running run)"
     parser.add_argument("run", metavar="RUN", nargs="?", help=text)
-    add_root(parser)
+    add_shared(parser, "dir")
     add = parser.add_argument
     add("--machine", action="store_true", help="show this machine only, even if a run is running")
     add("--gpu", type=gpu_index, action="append", metavar="N", help="only this GPU; may be repeated (default: all)")
-    add(
-        "--interval",
-        type=real(SHORTEST, LONGEST),
-        metavar="S",
-        help="refresh interval in seconds, at least 0.1 (default: 0.5)",
-    )
+    text = "refresh interval in seconds, at least 0.1 (default: 0.5)"
+    add("--interval", type=real(SHORTEST, LONGEST), metavar="S", help=text)
     add("--count", type=int, metavar="N", help="print so many lines and end, even on a terminal")
     add("--json", action="store_true", help="print one JSON object per refresh instead")
 
@@ -56,9 +52,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show until `q`, or print lines."""
     salvage_quietly()
-    plainly = options.json or options.count is not None or not is_dashboard_terminal()
     feed = _feed(options)
-    if plainly:
+    if options.json or options.count is not None or not is_dashboard_terminal():
         return _print(feed, options)
     from stepscope.tui.app import TopApp
     from stepscope.tui.frame import ViewOptions
@@ -96,15 +91,15 @@ def _running(given: str | None) -> Path | None:
 
 
 def _machine(options: argparse.Namespace, note: str = "") -> SceneFeed:
-    from stepscope.tui.machine_feed import MachineFeed
+    from stepscope.tui.feed import MachineFeed
     from stepscope.watcher.machine import LocalMachine, local_samplers
 
     machine = LocalMachine(local_samplers(all_gpus=options.gpu is not None), options.interval or INTERVAL)
     return MachineFeed(machine, os.uname().nodename, note)
 
 
-def newest_running(root: Path, since: float = 0.0) -> Path | None:
-    """Return the newest running run below a folder that started after `since`; None if there is none."""
+def newest_running(root: Path) -> Path | None:
+    """Return the newest running run below a folder; None if there is none."""
     from stepscope.views.run_list import row
 
     made = []
@@ -113,9 +108,9 @@ def newest_running(root: Path, since: float = 0.0) -> Path | None:
             made.append((path.stat().st_ctime, path))
         except OSError:  # removed since
             continue
-    for changed, path in sorted(made, reverse=True)[:50]:
+    for _, path in sorted(made, reverse=True)[:50]:
         found = row(path)
-        if found["state"] == "running" and found["created"] > since and changed > 0:
+        if found["state"] == "running" and found["created"] > 0:
             return path
     return None
 
@@ -136,10 +131,8 @@ class _Newest:
         if stamps == self._seen:
             return None
         path = newest_running(self._root)
-        if path is None or path == getattr(feed, "path", None):
-            self._seen = stamps
-            return None
-        if feed.scene.state == "running" and not _began_later(path, feed):
+        shown = feed.path if feed.scene.state == "running" else None
+        if path is None or path == feed.path or (shown is not None and _begun(path) <= _begun(shown)):
             self._seen = stamps
             return None
         try:
@@ -148,10 +141,10 @@ class _Newest:
             return None
 
 
-def _began_later(path: Path, feed: SceneFeed) -> bool:
+def _begun(path: Path) -> float:
     from stepscope.views.run_list import row
 
-    return bool(row(path)["created"] > row(feed.path)["created"])  # type: ignore[attr-defined] # a run has a path
+    return float(row(path)["created"])
 
 
 def _folders(root: Path) -> list[Path]:
@@ -163,6 +156,8 @@ def _folders(root: Path) -> list[Path]:
 
 def _print(feed: SceneFeed, options: argparse.Namespace) -> int:
     """Print one line or object per refresh; a run that has ended gets one."""
+    from stepscope.tui.saving import facts
+
     interval = options.interval or (LINE_SECONDS if options.count is None else INTERVAL)
     done = 0
     with ended_by_signals():
@@ -170,9 +165,11 @@ def _print(feed: SceneFeed, options: argparse.Namespace) -> int:
             _read_past(feed)
             while True:
                 feed.poll()
-                _print_scene(feed.scene, options)
+                scene = feed.scene
+                text = json.dumps(facts(scene), allow_nan=False) if options.json else line(scene, options.gpu)
+                print(text, flush=True)
                 done += 1
-                over = feed.scene.is_run and feed.scene.state != "running"
+                over = scene.is_run and scene.state != "running"
                 if over or (options.count is not None and done >= options.count):
                     return FINE
                 time.sleep(interval)
@@ -181,29 +178,23 @@ def _print(feed: SceneFeed, options: argparse.Namespace) -> int:
 
 
 def _read_past(feed: SceneFeed) -> None:
-    from stepscope.tui.request import SECONDS, command, environment, opened
+    from stepscope.tui.reading import SECONDS, command, environment, opened
 
-    asked, path = feed.wanted(), getattr(feed, "path", None)
-    if asked is None or path is None:
+    asked = feed.wanted()
+    if asked is None or feed.path is None:
         time.sleep(0.2)  # rates need a past
         return
-    done = subprocess.run(command(path, asked), capture_output=True, env=environment(), timeout=SECONDS, check=False)
+    words = command(feed.path, asked)
+    done = subprocess.run(words, capture_output=True, env=environment(), timeout=SECONDS, check=False)
     if done.returncode:
         feed.failed(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
     else:
         feed.answered(*opened(done.stdout))
 
 
-def _print_scene(scene: TerminalScene, options: argparse.Namespace) -> None:
-    from stepscope.tui.saving import facts
-
-    text = json.dumps(facts(scene), allow_nan=False) if options.json else line(scene, options.gpu)
-    print(text, flush=True)
-
-
 def line(scene: TerminalScene, gpus: list[int] | None = None) -> str:
     """Return the state of the run or machine on one line."""
-    from stepscope.cli.text.machine_line import one_line
+    from stepscope.cli.text.machine_lines import one_line
 
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(scene.now))
     values: dict[str, float] = {}

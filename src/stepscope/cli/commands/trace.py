@@ -11,9 +11,8 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FAILED, FINE, add_json, print_json
-from stepscope.cli.text.progress import add_quiet, progress
-from stepscope.cli.text.terminal import Paint, columns
+from stepscope.cli.command import FAILED, FINE, add_shared, show
+from stepscope.cli.text.progress import progress
 from stepscope.core.errors import UsageError
 from stepscope.core.terminal_text import plain_lines
 from stepscope.sources.traces import TraceOptions, analyse, expand
@@ -35,15 +34,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--window", metavar="WINDOW", default="gpu", help=text)
     parser.add_argument("--top", metavar="N", type=int, help="rows of the tables of kernels and operators; 0: all")
-    parser.add_argument(
-        "--compare", action="store_true", help="compare two traces: the first is before, the second after"
-    )
-    add_quiet(parser)
-    add_json(parser)
+    text = "compare two traces: the first is before, the second after"
+    parser.add_argument("--compare", action="store_true", help=text)
+    add_shared(parser, "quiet", "json")
     parser.add_argument("--html", metavar="F", help="write an HTML page, one file that works offline")
-    parser.add_argument(
-        "--perfetto", metavar="F", help="write the interesting part as a small trace for ui.perfetto.dev"
-    )
+    text = "write the interesting part as a small trace for ui.perfetto.dev"
+    parser.add_argument("--perfetto", metavar="F", help=text)
     parser.add_argument("--force", action="store_true", help="write over files that exist")
 
 
@@ -62,12 +58,9 @@ def run(options: argparse.Namespace) -> int:
         _page(facts, options)
     for rank in facts["ranks"]:
         rank.pop("timeline", None)  # the page's picture
-    if options.json:
-        print_json(facts)
-    else:
-        from stepscope.cli.text.trace_lines import lines
+    from stepscope.cli.text.trace_lines import lines
 
-        print("\n".join(lines(facts, columns(), Paint.of(), options.top or SHOWN)))
+    show(options, facts, lambda width, paint: lines(facts, width, paint, options.top or SHOWN))
     return FAILED if "failed" in facts else FINE
 
 
@@ -82,9 +75,8 @@ def _check(options: argparse.Namespace) -> None:
         except ValueError:
             numbers, colon = [], ""
         if not colon or any(number != number for number in numbers):  # noqa: PLR0124 - NaN differs from itself
-            raise UsageError(
-                "choose the window", f"'{options.window}' is not a window", "give gpu, steps or START:END in µs"
-            )
+            cause = f"'{options.window}' is not a window"
+            raise UsageError("choose the window", cause, "give gpu, steps or START:END in µs")
 
 
 def _rows(options: argparse.Namespace) -> int | None:
@@ -94,7 +86,6 @@ def _rows(options: argparse.Namespace) -> int | None:
 
 
 def _perfetto(trace: Trace, window: str, *, options: argparse.Namespace) -> dict[str, Any]:
-    """Write the interesting part of a trace."""
     from stepscope.analysis.trace.summary import choose_window
     from stepscope.exporters.files.perfetto import interesting, write_perfetto
 
@@ -104,7 +95,6 @@ def _perfetto(trace: Trace, window: str, *, options: argparse.Namespace) -> dict
 
 
 def _page(facts: dict[str, Any], options: argparse.Namespace) -> None:
-    """Write the page."""
     from stepscope.exporters.files.output import open_output
     from stepscope.reports.trace_page import page
 

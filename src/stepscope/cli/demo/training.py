@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -228,15 +228,8 @@ class Training:
             self._pause(PACE["optimizer"])
         if step in self.faults.leak:
             self._leak.append(hidden.ravel()[: LEAK_BYTES // hidden.itemsize].copy())
-        run.log(
-            {
-                "loss": loss,
-                "accuracy": accuracy_of(found, y),
-                "learning_rate": rate,
-                "grad_norm": norm,
-                "process/memory_bytes": resident_bytes(),
-            }
-        )
+        values = {"loss": loss, "accuracy": accuracy_of(found, y), "learning_rate": rate, "grad_norm": norm}
+        run.log({**values, "process/memory_bytes": resident_bytes()})
 
     def _plant(self, step: int) -> None:
         """Record the fault planted at this step as an event, so that detectors can be checked against it."""
@@ -272,33 +265,14 @@ class Training:
         self.run.event("checkpoint", bytes=size, why="weights written and synced")
 
 
-class Stop:
-    """Whether to stop: after a signal, or when the parent process is gone."""
-
-    def __init__(self) -> None:
-        """Remember who started us."""
-        self._parent, self._asked = os.getppid(), False
-
-    def ask(self, *_: Any) -> None:
-        """Stop before the next step."""
-        self._asked = True
-
-    def __call__(self) -> bool:
-        """Return whether to stop."""
-        return self._asked or os.getppid() != self._parent
-
-
 def main(arguments: list[str]) -> int:
     """Train; return 0 at the end, 130 if stopped before, 1 if nothing can be recorded."""
-    settings, stop = DemoSettings(**json.loads(arguments[0])), Stop()
+    settings, parent, signals = DemoSettings(**json.loads(arguments[0])), os.getppid(), list[int]()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop.ask)
+        signal.signal(number, lambda number, _: signals.append(number))
     given = {"--steps": settings.steps, "--seed": settings.seed, "--speed": settings.speed}
-    sys.argv = [
-        "stepscope",
-        "demo",
-        *(str(word) for pair in given.items() for word in pair),
-    ]  # the process that started the run
+    words = (str(word) for pair in given.items() for word in pair)
+    sys.argv = ["stepscope", "demo", *words]  # the process that started the run
     config: dict[str, float] = {"max_steps": settings.steps, "seed": settings.seed, "batch": BATCH}
     config |= {"width": WIDTH, "peak_rate": PEAK_RATE, "classes": CLASSES}
     with init(project=settings.project, name="demo", config=config, dir=settings.dir) as run:
@@ -306,4 +280,5 @@ def main(arguments: list[str]) -> int:
             return 1
         sys.stdout.write(f"{READY}{run.path}\n")
         sys.stdout.flush()
-        return 0 if Training(run, settings, stop).all() else 130
+        training = Training(run, settings, lambda: bool(signals) or os.getppid() != parent)  # or the parent is gone
+        return 0 if training.all() else 130

@@ -56,10 +56,9 @@ def _finding(one: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
     about = ", ".join(part for part in (cost, spent, rank, sure) if part)
     yield f"{paint(mark.rjust(2), style)} {paint(one['kind'], style)}  {paint(about, 'dim')}"
     yield from _fact("what", one["text"], width, paint)
-    if one["expected_gain"]:
-        yield from _fact("gain", one["expected_gain"], width, paint)
-    if one["remedy"]:
-        yield from _fact("do", one["remedy"], width, paint)
+    for label, key in (("gain", "expected_gain"), ("do", "remedy")):
+        if one[key]:
+            yield from _fact(label, one[key], width, paint)
 
 
 def _changes(facts: dict[str, Any], width: int, paint: Paint, *, everything: bool) -> Iterator[str]:

@@ -1,23 +1,92 @@
-"""Print the machine and the end of a run as text."""
+"""Print the machine as text: one sample on one line, and the means over a run; and the end of a run."""
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.text.table import Cell, Column, table
-from stepscope.core.numbers import format_count, format_value
+from stepscope.core.numbers import format_count, format_portion, format_share, format_value
 from stepscope.core.terminal_text import cut, plain
 from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from stepscope.cli.text.terminal import Paint
 
 LABEL = 10
 MOST_INSTANCES = 16
 Figures = dict[str, dict[str, float | None]]
+FACTS = {
+    "disk": (("read", "read_bytes_per_second"), ("write", "write_bytes_per_second")),
+    "network": (("received", "received_bytes_per_second"), ("sent", "sent_bytes_per_second")),
+}
+"""Rates of a source that its part of the line shows, each with its word."""
+SHARES = {"cpu": "usage_ratio", "memory": "used_ratio"}
+PRESSURES = ("cpu_some_ratio", "memory_some_ratio", "io_some_ratio")
+ORDER = ("cpu", "memory", "disk", "network", "pressure")
+HIDDEN = {"cgroup", "swap"}
+"""Groups that only explain processor and memory."""
+
+
+def one_line(values: Mapping[str, float], gpus: Sequence[int] | None = None) -> str:
+    """Return a sample on one line: GPUs first, then the host; unknown values are left out.
+
+    Args:
+        values: in base units, by canonical name.
+        gpus: indices of the GPUs to show; None: all.
+    """
+    groups = _grouped(values)
+    parts = list(_cards(groups.pop("gpu", {}), gpus))
+    names = [*(name for name in ORDER if name in groups), *sorted(groups.keys() - {*ORDER, *HIDDEN})]
+    return plain("  ".join([*parts, *filter(None, (_part(name, groups[name]) for name in names))]))
+
+
+def _grouped(values: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    groups: dict[str, dict[str, float]] = {}
+    for name, value in values.items():
+        first, _, rest = name.partition("/")
+        groups.setdefault(first, {})[rest] = value
+    return groups
+
+
+def _part(name: str, own: Mapping[str, float]) -> str:
+    """Return one source with its values; empty if none of them is known."""
+    if name in SHARES:
+        texts = [_known(own, SHARES[name])]
+    elif name in FACTS:
+        texts = [f"{word} {text}" if (text := _known(own, metric)) else "" for word, metric in FACTS[name]]
+    elif name == "pressure":
+        most = max((own[name] for name in PRESSURES if name in own), default=math.nan)
+        texts = [_known({"ratio": most}, "ratio")]
+    else:
+        texts = [_known(own, next(iter(own)))]
+    known = ", ".join(filter(None, texts))
+    return f"{name} {known}" if known else ""
+
+
+def _cards(values: Mapping[str, float], only: Sequence[int] | None) -> Iterator[str]:
+    cards = {int(index): card for index, card in _grouped(values).items() if index.isdecimal()}
+    shown = [(index, card) for index, card in sorted(cards.items()) if only is None or index in only]
+    for number, card in shown:
+        used = card.get("memory_used_bytes")
+        memory = "" if used is None else format_portion(used, card.get("memory_total_bytes"))
+        names = ("utilization_ratio", "temperature_celsius", "power_watts", "fan_ratio")
+        use, heat, power, fan = (_known(card, name) for name in names)
+        known = ", ".join(filter(None, [use, memory, heat, power, fan and f"fan {fan}"]))
+        if known:
+            yield f"gpu {number} {known}"
+    if len(shown) > 1 and only is None and (mean := _known(values, "mean_utilization_ratio")):
+        yield f"{len(shown)} GPUs {mean}"
+
+
+def _known(values: Mapping[str, float], name: str) -> str:
+    value, unit = values.get(name), unit_of(name)
+    if value is None or math.isnan(value):
+        return ""
+    return format_share(value) if unit == "ratio" else format_value(value, unit)
 
 
 def machine_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
@@ -122,25 +191,22 @@ def end_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
         yield cut(f"  {stamp} UTC  {plain(str(event['kind']))}{rank}{step}{text}", width)
     for line in facts["traceback"]:
         yield paint(cut(f"    {plain(line)}", width), "red")
-    steps = facts["steps"]
-    if not steps:
-        return
-    beside = [
-        name for name in ("loss", "grad_norm", "learning_rate") if any(row.get(name) is not None for row in steps)
-    ]
+    if facts["steps"]:
+        yield from _step_table(facts["steps"], width, paint)
+
+
+def _step_table(steps: list[dict[str, Any]], width: int, paint: Paint) -> list[str]:
+    known = {name for row in steps for name, value in row.items() if value is not None}
+    beside = [name for name in ("loss", "grad_norm", "learning_rate") if name in known]
     phases = _longest(steps)
     shape = [Column("step", right=True), Column("took", right=True)]
     shape += [Column(name, right=True, optional=True) for name in (*phases, *beside)]
-    rows = [
-        [
-            format_count(row["step"]),
-            format_value(row["seconds"], "seconds"),
-            *(format_value(row["phases"].get(phase), "seconds") for phase in phases),
-            *(_figure(row.get(name)) for name in beside),
-        ]
-        for row in steps
-    ]
-    yield from table(shape, rows, width, paint, 2)
+    rows = []
+    for row in steps:
+        spans = [row["seconds"], *(row["phases"].get(phase) for phase in phases)]
+        times = [format_value(seconds, "seconds") for seconds in spans]
+        rows.append([format_count(row["step"]), *times, *(_figure(row.get(name)) for name in beside)])
+    return table(shape, rows, width, paint, 2)
 
 
 def _figure(value: float | None) -> Cell | str:

@@ -31,11 +31,6 @@ class Advance(Protocol):
         """Add `done` to the work done, and name the current item."""
 
 
-def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add `--quiet`."""
-    parser.add_argument("--quiet", "-q", action="store_true", help="show no progress")
-
-
 @contextlib.contextmanager
 def progress(
     title: str,

@@ -67,9 +67,8 @@ def _rank(rank: dict[str, Any], width: int, paint: Paint, rows: int) -> Iterator
 def _shares(rank: dict[str, Any], paint: Paint) -> Iterator[str]:
     yield ""
     for label, key in SHARES if rank["idle_percent"] is not None else ():
-        rest = ""
-        if label == "communication" and rank[key]:
-            rest = f"{rank['exposed_communication_percent']:.1f} % with nothing computed"
+        exposed = rank["exposed_communication_percent"] if label == "communication" and rank[key] else None
+        rest = "" if exposed is None else f"{exposed:.1f} % with nothing computed"
         yield f"  {label:<14}{rank[key]:6.1f} %  {paint(bar(rank[key] / 100, BAR), 'cyan')}  {rest}".rstrip()
     if rank["dataloader_percent"] is not None:
         of = "the steps" if rank["dataloader_of"] == "profiler_steps" else "the host's time"

@@ -1,4 +1,7 @@
-"""The summary after the demo: where the time went, which faults were planted, and how they show in the run."""
+"""Print the demo: plain lines while it runs, for a pipe, a file or a simple terminal, and a summary after it.
+
+The summary shows where the time went, which faults were planted, and how they show in the run.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,83 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.cli.demo.lines import step_range
 from stepscope.cli.demo.progress import PHASE, aligned, happenings
-from stepscope.core.numbers import format_count, format_duration
-from stepscope.core.vocabulary import MIB
+from stepscope.core.numbers import format_count, format_duration, format_share, format_value
+from stepscope.core.terminal_text import plain
+from stepscope.core.vocabulary import MIB, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TextIO
 
     from stepscope.cli.demo.progress import DemoProgress, DemoRun, EventSummary
 
+LINE_SECONDS = 5.0
+"""Seconds of the run between two lines."""
+NAMES = {"process/memory_bytes": "memory"}
 PLANTED = ("planted", "checkpoint")
 """Kinds of events that record a planted fault."""
 BEFORE = 20
 """Steps before a spike with which it is compared."""
 
 
+class RunLines:
+    """Writes one line every few seconds of the run, and one for each event."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to `stream`."""
+        self._stream = stream
+        self._due = 0.0
+        self._printed: set[tuple[str, int]] = set()
+
+    def show(self, view: DemoProgress) -> None:
+        """Write the new events, and the state of the run if a line is due."""
+        for event in view.happenings:
+            if (event.label, event.count) not in self._printed:
+                self._printed.add((event.label, event.count))
+                when = format_duration(round(view.elapsed))
+                text = f"{when}  {plain(event.label)} at step {step_range(event)}: {plain(event.why)}"
+                print(text, file=self._stream, flush=True)
+        if view.steps and view.elapsed >= self._due:
+            self._due = view.elapsed + LINE_SECONDS
+            print(one_line(view), file=self._stream, flush=True)
+
+
+def one_line(view: DemoProgress) -> str:
+    """Return the state of a run on one line."""
+    of = f"/{view.total}" if view.total is not None else ""
+    parts = [format_duration(round(view.elapsed)), f"step {view.steps}{of}"]
+    if view.rates.steps_per_second is not None:
+        parts.append(format_value(view.rates.steps_per_second, "steps/second"))
+    for name in ("loss", "accuracy", "process/memory_bytes"):
+        curve = view.curves.get(name)
+        if curve is not None:
+            parts.append(f"{NAMES.get(name, name)} {format_value(curve.last, unit_of(name))}")
+    if view.phases:
+        name, share = max(view.phases.items(), key=lambda phase: phase[1])
+        parts.append(f"{name} {format_share(share)} of the step")
+    return "  ".join(parts)
+
+
+def step_range(event: EventSummary) -> str:
+    """Return the steps at which something happened: "120", or "120-140"."""
+    if event.step is None:
+        return ""
+    if event.until is not None and event.until > event.step:
+        return f"{event.step}-{event.until}"
+    return str(event.step)
+
+
 def summary(recorded: DemoRun, view: DemoProgress) -> list[tuple[str, str]]:
     """Return the lines of the summary, each with its label (empty: as above)."""
-    rows = [("training", f"{_ending(view)} after {format_count(view.steps)} steps in {format_duration(view.elapsed)}")]
+    ending = "finished" if view.steps == view.total else "stopped"
+    rows = [("training", f"{ending} after {format_count(view.steps)} steps in {format_duration(view.elapsed)}")]
     rows += _results(recorded, view)
     rows += _labelled("time", [_share(name, seconds, whole) for name, seconds, whole in totals(recorded)])
     planted = [event for event in recorded.events if event.get("kind") in PLANTED]
     rows += _labelled("planted", [_planted(one, recorded) for one in happenings(planted)])
     rows.append(("recorded", _recording(recorded, view)))
     return rows
-
-
-def _ending(view: DemoProgress) -> str:
-    return "finished" if view.steps == view.total else "stopped"
 
 
 def _labelled(label: str, texts: list[str]) -> list[tuple[str, str]]:
@@ -45,8 +96,7 @@ def _results(recorded: DemoRun, view: DemoProgress) -> list[tuple[str, str]]:
     loss, accuracy = view.curves.get("loss"), view.curves.get("accuracy")
     if loss is None or loss.best is None or accuracy is None:
         return []
-    text = f"{loss.last:.4f} at the end, best {loss.best:.4f} at step {loss.best_step}"
-    rows = [("loss", text)]
+    rows = [("loss", f"{loss.last:.4f} at the end, best {loss.best:.4f} at step {loss.best_step}")]
     held_out = recorded.columns.get("validation/accuracy")
     if held_out is not None:
         text = f"{_percent(accuracy.last)} of the last batch, {_percent(held_out.value[-1])} of data it has not seen"

@@ -1,17 +1,17 @@
-"""Feed the dashboard with this machine, without a run."""
+"""The feeds of the dashboard: what each has, and the feed of this machine, without a run."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stepscope.core.vocabulary import unit_of
 from stepscope.views.terminal import TerminalNode, TerminalScene
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from stepscope.tui.request import PastRequest
+    from stepscope.tui.reading import PastRequest
 
 
 class SceneSample(Protocol):
@@ -39,7 +39,44 @@ class SampledMachine(Protocol):
         """Stop the processes of the samplers."""
 
 
-class MachineFeed:
+class SceneFeed:
+    """The source of the dashboard: a run, or this machine, which has no stored past."""
+
+    scene: TerminalScene
+    path: Path | None = None
+    """The folder of the run."""
+
+    def poll(self) -> None:
+        """Read new data."""
+
+    def reset(self) -> None:
+        """Clear the graphs."""
+
+    def close(self) -> None:
+        """Close files and processes."""
+
+    def wanted(self) -> PastRequest | None:
+        """Return the pending request for past data once; None if there is none."""
+        return None
+
+    def answered(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
+        """Add past data."""
+
+    def failed(self, why: str) -> None:
+        """Report that the past cannot be read."""
+
+    def show(self, names: list[str]) -> None:
+        """Choose the graphs."""
+
+    def known(self) -> Iterable[tuple[str, str]]:
+        """Return the metrics that can have a graph, each with its source."""
+        return ()
+
+    def ask_diagnosis(self) -> None:
+        """Request a diagnosis."""
+
+
+class MachineFeed(SceneFeed):
     """A machine on the dashboard; `scene` is the data to draw."""
 
     def __init__(
@@ -55,22 +92,6 @@ class MachineFeed:
         """Stop the processes of the samplers."""
         self._machine.close()
 
-    def wanted(self) -> PastRequest | None:
-        """Return None: a machine has no stored past."""
-        return None
-
-    def show(self, names: list[str]) -> None:
-        """Do nothing: the machine's view has no choice of graphs."""
-
-    def ask_diagnosis(self) -> None:
-        """Do nothing: there is no run."""
-
-    def failed(self, why: str) -> None:
-        """Do nothing: nothing is read."""
-
-    def answered(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
-        """Do nothing: nothing is read."""
-
     def reset(self) -> None:
         """Forget the past of every graph."""
         self.scene.nodes[-1].reset()
@@ -80,8 +101,7 @@ class MachineFeed:
         moment = self._machine.look()
         self.scene.now = self._clock()
         node = self.scene.nodes[-1]
-        gone = node.values.keys() - moment.values.keys()
-        for name in gone:
+        for name in node.values.keys() - moment.values.keys():
             del node.values[name]
         node.take(moment.values)
         node.absent = self._machine.absent()
@@ -90,7 +110,3 @@ class MachineFeed:
             text = ", ".join(f"{key} {value}" for key, value in event.items() if key != "kind")
             self.scene.events.append({"time": self.scene.now, "kind": kind, "step": None, "text": text})
         del self.scene.events[:-200]
-
-    def known(self) -> Iterable[tuple[str, str]]:
-        """Return every metric with its source."""
-        return [(name, "machine") for name in self.scene.nodes[-1].values if unit_of(name) is not None]
