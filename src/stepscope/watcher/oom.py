@@ -152,7 +152,8 @@ class MemoryCgroup:
     def limit(self) -> int | None:
         """Return the lowest limit, in bytes, of the group and those above it; None if there is no limit."""
         name = "memory.max" if self._groups.version == 2 else "memory.limit_in_bytes"
-        limits = map(find_number, self._groups.files(name).values())  # None: "max", or the root of version 2
+        files = (os.path.join(self._groups.top, group, name) for group in self._groups.names)
+        limits = map(find_number, files)  # None: "max", or the root of version 2
         return min((limit for limit in limits if limit is not None and limit < UNLIMITED), default=None)
 
 
