@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from stepscope.alerts.delivery.message import Message, MessageSubject, inert, mail_of, plain
+from stepscope.alerts.delivery.mail import mail_of
+from stepscope.alerts.delivery.message import Message, MessageSubject, inert, plain
 from tests.alerts.servers import alert
 
 HOSTILE = (

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.logs import RESERVED, JsonFormatter, attach, of_rank, parse, request
+from stepscope.core.logs import RESERVED, JsonFormatter, attach, request
+from stepscope.core.trace_context import of_rank, parse
 
 RUN = SimpleNamespace(id="20260101-000000-abcd", rank=2)
 

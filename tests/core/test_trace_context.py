@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.logs import SAMPLED, TraceContext, new_span_id, of_rank, parse
+from stepscope.core.trace_context import SAMPLED, TraceContext, new_span_id, of_rank, parse
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HEX = st.sampled_from("0123456789abcdef")

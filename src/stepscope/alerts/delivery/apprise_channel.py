@@ -15,7 +15,8 @@ from urllib.parse import unquote
 import requests
 
 from stepscope.alerts.delivery.channel import MAIL
-from stepscope.alerts.delivery.message import inert, mail_of, plain
+from stepscope.alerts.delivery.mail import mail_of
+from stepscope.alerts.delivery.message import inert, plain
 from stepscope.alerts.delivery.webhook import Outcome, describe, wait_asked
 from stepscope.core.walls import wall
 

@@ -1,8 +1,4 @@
-"""The text of notifications: alerts of one run, grouped, with nothing that could act on the program that shows them.
-
-As an HTML mail it has a bar in the colour of the severity, the fact, what to do, and the evidence in grey. Mail
-programs drop style sheets, so each element carries its own style. Colours are legible on white and on black.
-"""
+"""The text of notifications: alerts of one run, grouped, with nothing that could act on the program that shows them."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.alerts.delivery.channel import SEVERITIES, rank_of
@@ -28,9 +23,6 @@ MAX_TITLE = 120
 EVIDENCE_SHOWN = 8
 LONG = 12
 """Characters from which a text in the evidence is left out if the fact contains it."""
-FONT = "font:15px/1.45 -apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;max-width:640px"
-COLOURS = {"critical": "#d1410c", "warning": "#b07800", "resolved": "#0b8457"}
-GREY = "#7a828c"
 _MENTION = re.compile(r"@(?=(?:everyone|here|channel|all|[!&]?\d))|<(?=[!@#/A-Za-z])", re.IGNORECASE)
 _COMMAND = re.compile(r"(`stepscope [a-z ]+)RUN\b")
 _LINK = re.compile(r"\]\(|:(?=//)|\bwww\.")
@@ -256,25 +248,3 @@ def _clean(value: Any) -> Any:
     if isinstance(value, float) and value - value != 0:  # NaN or infinity: JSON has none
         return str(value)
     return value
-
-
-def mail_of(message: Message) -> str:
-    """Return the body as HTML: every text escaped, links only to the page of the configuration."""
-    parts = [_alert(describe_alert(event, message.subject)) for event in message.events[:MOST_SHOWN]]
-    rest = message.events[MOST_SHOWN:]
-    if rest:
-        parts.append(f"<p>and {len(rest)} more: {escape(count_by_rule(rest))}</p>")
-    run, details = map(escape, footer_of(message.subject))
-    link = f'<a href="{details}">{details}</a>' if message.subject.page else details
-    parts.append(f'<p style="color:{GREY};font-size:13px">{run}<br>{link}</p>')
-    return f'<div style="{FONT}">{"".join(parts)}</div>'
-
-
-def _alert(alert: ReadableAlert) -> str:
-    colour = COLOURS.get(alert.severity, GREY)
-    lines = [f'<b style="color:{colour}">{escape(alert.severity)}:</b> <b>{escape(alert.fact)}</b>']
-    if alert.remedy:
-        lines.append(f"<b>What to do:</b> {escape(alert.remedy)}")
-    small = "<br>".join(escape(line) for line in (f"Rule: {alert.place}", alert.evidence) if line)
-    lines.append(f'<span style="color:{GREY};font-size:13px">{small}</span>')
-    return f'<p style="border-left:4px solid {colour};padding-left:12px;margin:0 0 20px">{"<br>".join(lines)}</p>'
