@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.core.columns import decode_entries
 from stepscope.core.records import FIRST_SCHEMA, MAX_SCHEMAS
-from stepscope.recorder import declarations
+from stepscope.recorder import declarations, intake
 from tests.recorder.rig import Rig
 
 
@@ -141,17 +141,54 @@ def test_short_writes_are_completed(rig, monkeypatch):
     assert rig.rows() == [(0, {"a": 1})]
 
 
-def test_declaration_under_way(rig, monkeypatch):
-    """A row with new names that comes while another thread declares waits a moment, then is counted as lost."""
+def test_row_during_a_declaration(rig, monkeypatch):
+    """A row with new names that comes while another thread declares waits a moment, and is written by a later call."""
     monkeypatch.setattr(declarations, "PATIENCE", 0.001)
+    rig.run.log({"known": 0})
     with rig.declarations._lock:
-        thread = threading.Thread(target=rig.run.log, args=({"a": 1},))
+        thread = threading.Thread(target=rig.run.log, args=({"a": 1}, 7))
         thread.start()
         thread.join()
-        with rig.run.step():
-            pass
-    assert rig.rows() == []
-    assert rig.refused == 2
+        rig.run.log({"known": 1})
+    rig.run.log({"known": 2})
+    assert rig.rows() == [(0, {"known": 0}), (1, {"known": 1}), (2, {"known": 2}), (7, {"a": 1})]
+    assert rig.refused == 0
+
+
+def test_row_inside_a_declaration(rig, monkeypatch):
+    """A signal handler that logs new names inside a declaration does not wait for itself, and its row is kept."""
+    monkeypatch.setattr(declarations, "PATIENCE", 3600)
+    append = declarations._append
+
+    def interrupted(descriptor, data):
+        monkeypatch.setattr(declarations, "_append", append)
+        rig.run.log({"inner": 1})
+        append(descriptor, data)
+
+    monkeypatch.setattr(declarations, "_append", interrupted)
+    rig.run.log({"outer": 0})
+    assert sorted(row for _, rows in rig.rows() for row in rows) == ["inner", "outer"]
+    assert rig.refused == 0
+
+
+def test_rows_that_wait_for_a_declaration_are_bounded(rig, monkeypatch):
+    """Rows beyond the limit, and rows that still wait at the end of the run, are counted as lost."""
+    monkeypatch.setattr(declarations, "PATIENCE", 0.001)
+    monkeypatch.setattr(intake, "MAX_PENDING", 2)
+    with rig.declarations._lock:
+        for name in "abc":
+            rig.run.log({name: 1})
+        assert rig.refused == 1
+        rig.intake.close(rig.run)
+    assert (rig.rows(), rig.refused) == ([], 3)
+
+
+def test_step_during_a_declaration(rig, monkeypatch):
+    """A step with new phases that ends while another thread declares is counted as lost."""
+    monkeypatch.setattr(declarations, "PATIENCE", 0.001)
+    with rig.declarations._lock, rig.run.step():
+        pass
+    assert (rig.rows(), rig.refused) == ([], 1)
 
 
 def test_closed_declarations(rig, open_files):

@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable
 from itertools import chain
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.columns import RowSchema, encode_names, encode_schema
@@ -33,7 +34,7 @@ class Declarations:
 
     def __init__(self, mapping: Mapping, descriptor: int, max_names: int) -> None:
         self._mapping, self._descriptor, self._max_names = mapping, descriptor, max_names
-        self._lock = threading.Lock()
+        self._lock, self._owner = threading.Lock(), 0
         self._layouts: dict[tuple[tuple[str, ...], str], Layout] = {}
         self._pair_layouts: dict[int, Layout] = {}
         self._ids: dict[str, int] = {}
@@ -49,16 +50,21 @@ class Declarations:
         """Maximum values in a row that is written as pairs."""
         return self.text_bytes // 16
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a declaration is under way."""
+        return self._lock.locked()
+
     def layout(self, names: tuple[str, ...], kinds: str) -> Layout | None:
         """Return the declared layout of these columns; None once there are too many schemas.
 
         Raises OSError if the schema file cannot be written, TooManyNamesError if a new name is beyond the limit,
-        TimeoutError if another thread is declaring and does not finish.
+        TimeoutError if a declaration is under way: in a thread that does not finish, or below us in this one.
         """
         layout = self._layouts.get((names, kinds))
         if layout is not None:
             return layout
-        with _held(self._lock):
+        with self._held():
             if len(self._layouts) >= MAX_SCHEMAS:
                 return None
             self._admit(names)
@@ -72,7 +78,7 @@ class Declarations:
 
         A pair holds a float: durations ("q" in `kinds`) become seconds.
         """
-        with _held(self._lock):
+        with self._held():
             fresh = [name for name in dict.fromkeys(names) if name not in self._ids]
             if fresh:
                 self._admit(tuple(fresh))
@@ -95,7 +101,7 @@ class Declarations:
 
     def close(self) -> None:
         """Close the schema file; a late thread then fails to declare."""
-        with contextlib.suppress(TimeoutError), _held(self._lock):  # its current holder still needs the file
+        with contextlib.suppress(TimeoutError), self._held():  # its current holder still needs the file
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
                 os.close(descriptor)
@@ -110,21 +116,22 @@ class Declarations:
             raise TooManyNamesError
         self._seen |= fresh
 
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the lock, or give up after PATIENCE, at once in a signal handler that would wait for itself."""
+        if self._owner == get_ident() or not self._lock.acquire(timeout=PATIENCE):
+            raise TimeoutError
+        self._owner = get_ident()
+        try:
+            yield
+        finally:
+            self._owner = 0
+            self._lock.release()
+
     def _pack(self, kinds: str, number: int) -> Layout:
         shape = struct.Struct(RECORD.format + kinds)
         plain = kinds.encode() if not self._mapping.overhead and not kinds.strip("dq") else b""
         return self._mapping.packer(shape), shape.size + self._mapping.overhead, number, True, plain
-
-
-@contextlib.contextmanager
-def _held(lock: threading.Lock) -> Iterator[None]:
-    """Hold a lock, or give up after PATIENCE: a signal handler inside a declaration must not wait for itself."""
-    if not lock.acquire(timeout=PATIENCE):
-        raise TimeoutError
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _append(descriptor: int, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import sys
@@ -52,6 +53,8 @@ class Intake:
         self.phases: dict[str, Phase] = {}
         self.step_layouts: dict[tuple[Any, ...], Layout] = {}
         self.pending: deque[tuple[list[str], list[Arriving], int, int]] = deque()
+        self._undeclared: deque[tuple[dict[str, float], int, int]] = deque()
+        """Rows with new names that came while others were declared: values, time and step."""
         self.complaints = complaints
         self._declarations = declarations
         self.on_look: Callable[[int, int], None] | None = None
@@ -175,18 +178,24 @@ class Intake:
             names = tuple(numbers)
             layout = declarations.layout(names, "d" * len(names))
             recorder._write(layout or declarations.pairs(names), now, step, numbers.values())
-        except (OSError, TooManyNamesError, TimeoutError) as error:
-            self._no_layout(recorder, error)
-            return None
-        return layout
-
-    def _no_layout(self, recorder: Recorder, error: Exception) -> None:
-        if isinstance(error, TooManyNamesError):
+        except TimeoutError:
+            self._keep_undeclared(recorder, numbers, now, step)
+        except TooManyNamesError:
             self.count(recorder, "names", "cannot log a new name: the run has too many; raise recorder.max_names")
-        elif not isinstance(error, TimeoutError):
+        except OSError as error:
             self.count(recorder, "schema", f"cannot declare new names: {error}; free some space in shared memory")
         else:
+            return layout
+        return None
+
+    def _keep_undeclared(self, recorder: Recorder, numbers: dict[str, float], now: int, step: int | None) -> None:
+        """Leave a row to a later call: a declaration is under way in a slow thread, or below this signal handler."""
+        if len(self._undeclared) >= MAX_PENDING:
             recorder._words[WORD_REFUSED] += 1
+            return
+        self._undeclared.append((numbers, now, recorder._index if step is None else step))
+        recorder._index += step is None and recorder._counting
+        recorder._awaiting = True
 
     def event(self, recorder: Recorder, fields: dict[str, Any], step: int, now: int) -> None:
         """Record an event: a dict with a "kind", as JSON within MAX_TEXT bytes."""
@@ -216,10 +225,16 @@ class Intake:
             self.count(recorder, "pending", "cannot wait for more device values: too many in flight; log less often")
 
     def settle(self, recorder: Recorder) -> bool:
-        """Write the rows of device values that have arrived, in order; return whether more are pending.
+        """Write the rows that can be written now; return whether more are pending.
 
-        Each row gets the step and the time of its call.
+        These are rows of device values that have arrived, in order, and rows whose names can be declared by now. Each
+        gets the step and the time of its call.
         """
+        for _ in range(len(self._undeclared)):
+            if self._declarations is None or self._declarations.is_busy:
+                break
+            with contextlib.suppress(IndexError):  # another thread was faster
+                self._row(recorder, *self._undeclared.popleft())
         while self.pending:
             names, values, step, now = self.pending[0]
             try:
@@ -232,7 +247,7 @@ class Intake:
             self.pending.popleft()
             if row:
                 self._row(recorder, row, now, step)
-        return False
+        return bool(self._undeclared)
 
     def close(self, recorder: Recorder) -> None:
         """Accept no more input; device values that have not arrived are dropped and counted."""
@@ -240,6 +255,7 @@ class Intake:
             cause = f"{len(self.pending)} rows of device values had not arrived"
             self.count(recorder, "late", f"cannot keep every value: {cause}; finish after the last step has ended")
             recorder._words[WORD_REFUSED] += len(self.pending) - 1
+        recorder._words[WORD_REFUSED] += len(self._undeclared)
         declarations = self.disarm()
         if declarations is not None:
             declarations.close()
@@ -248,6 +264,7 @@ class Intake:
         """Accept no more input, and leave the schema file to the process that shares it; return its declarations."""
         declarations, self._declarations = self._declarations, None
         self.pending.clear()
+        self._undeclared.clear()
         return declarations
 
     def phase(self, recorder: Recorder, name: Any) -> Phase:

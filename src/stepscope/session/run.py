@@ -198,8 +198,7 @@ class Run(Recorder):
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             self.own_event("exception", error=in_words(error, 2000), traceback=trace[-16000:])
         deadline = time.monotonic() + SETTLE_SECONDS
-        while self._intake.pending and time.monotonic() < deadline:
-            self._intake.settle(self)
+        while self._intake.settle(self) and time.monotonic() < deadline:
             time.sleep(0.002)
         self._intake.close(self)
         self._retire(state)
