@@ -57,7 +57,8 @@ def _memory(evidence: Evidence) -> list[Finding]:
         return []
     what = "the process was killed because memory ran out" if killed else "memory ran out"
     cause = "" if _has(evidence.cause, GPU_SIGNS) else "host"
-    return [_ended("oom", f"{what}: {evidence.cause}", {"state": evidence.state}, cause)]
+    why = evidence.cause.removeprefix("out of memory: ")
+    return [_ended("oom", f"{what}: {why}", {"state": evidence.state}, cause)]
 
 
 def _ran_out(evidence: Evidence, events: list[Mapping[str, Any]]) -> Finding:
