@@ -255,7 +255,8 @@ class Intake:
             cause = f"{len(self.pending)} rows of device values had not arrived"
             self.count(recorder, "late", f"cannot keep every value: {cause}; finish after the last step has ended")
             recorder._words[WORD_REFUSED] += len(self.pending) - 1
-        recorder._words[WORD_REFUSED] += len(self._undeclared)
+        if self._undeclared:  # else nothing is touched: the ring may have been cut, and its memory be gone
+            recorder._words[WORD_REFUSED] += len(self._undeclared)
         declarations = self.disarm()
         if declarations is not None:
             declarations.close()
