@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -245,6 +246,17 @@ def test_locks_that_a_watcher_left_in_its_last_moment(wreck):
     assert home.exists()
     assert salvage(wreck.places, str(wreck.folder.path)) == 0
     assert not home.exists()
+
+
+def test_a_lock_that_cannot_be_opened(wreck, monkeypatch):
+    """On a full or read-only disk, whoever looks at a run whose watcher is gone can still read it."""
+
+    def refused(*_):
+        raise OSError(errno.EROFS, "read-only file system")
+
+    monkeypatch.setattr(salvage_module, "locked", refused)
+    wreck.places.of_run(str(wreck.folder.path), wreck.places.disk).mkdir()
+    assert salvage(wreck.places, str(wreck.folder.path)) == 0
 
 
 def test_rings_that_were_never_finished(wreck):
