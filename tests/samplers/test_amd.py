@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from stepscope.samplers.other_gpus import METRICS, AmdSampler, OtherGpuSampler
+from stepscope.samplers.amd import METRICS, AmdSampler
+from stepscope.samplers.other_gpus import OtherGpuSampler
 from tests.samplers.machines import GIB, amd, write
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stepscope.samplers.amd import AmdSampler
 from stepscope.samplers.cgroup import Cgroup, CgroupSampler
 from stepscope.samplers.cpu import CpuSampler
 from stepscope.samplers.disk import DiskSampler
 from stepscope.samplers.kernel import entries
 from stepscope.samplers.memory import MemorySampler
 from stepscope.samplers.network import NetworkSampler
-from stepscope.samplers.other_gpus import AmdSampler, OtherGpuSampler
+from stepscope.samplers.other_gpus import OtherGpuSampler
 from stepscope.samplers.power import PowerSampler
 from stepscope.samplers.pressure import PressureSampler
 from stepscope.samplers.process import ProcessSampler
