@@ -82,7 +82,7 @@ def _watch(torch: ModuleType) -> None:  # noqa: ARG001 - that it was imported is
 
 
 def _project(words: str, *, is_module: bool) -> str | None:
-    """Return a project name made of the script's; None if it can be none."""
+    """Return a project name made of the script's name; None if that has no letter or digit for one."""
     stem = words.rpartition(".")[2] if is_module else os.path.splitext(os.path.basename(words.rstrip("/")))[0]
     name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "-" for letter in stem)
     return name.strip("-")[:64] or None
