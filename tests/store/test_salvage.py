@@ -249,14 +249,17 @@ def test_locks_that_a_watcher_left_in_its_last_moment(wreck):
 
 
 def test_a_lock_that_cannot_be_opened(wreck, monkeypatch):
-    """On a full or read-only disk, whoever looks at a run whose watcher is gone can still read it."""
+    """On a full or read-only disk a run can be read, and nothing is deleted: its watcher may be alive."""
 
     def refused(*_):
         raise OSError(errno.EROFS, "read-only file system")
 
     monkeypatch.setattr(salvage_module, "locked", refused)
-    wreck.places.of_run(str(wreck.folder.path), wreck.places.disk).mkdir()
+    lock = wreck.places.of_run(str(wreck.folder.path), wreck.places.disk) / salvage_module.WATCHER_LOCK
+    lock.parent.mkdir()
+    lock.touch()
     assert salvage(wreck.places, str(wreck.folder.path)) == 0
+    assert lock.exists()
 
 
 def test_rings_that_were_never_finished(wreck):

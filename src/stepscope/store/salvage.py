@@ -209,10 +209,10 @@ def _tidy(places: Places, run_path: str) -> None:
     """Delete the locks and folders of a run that has neither ring nor watcher."""
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked(places.of_run(run_path, places.disk) / WATCHER_LOCK, os.O_CREAT))
-        except OSError as error:  # there is no such folder, or the disk is full or read-only
-            if isinstance(error, BlockingIOError):
-                return  # its watcher is alive and does this itself
+            with contextlib.suppress(FileNotFoundError):  # there is no such folder
+                stack.enter_context(locked(places.of_run(run_path, places.disk) / WATCHER_LOCK, os.O_CREAT))
+        except OSError:
+            return  # its watcher is alive and does this itself, or the disk is full or read-only: a later sweep does it
         if not places.rings(run_path):
             places.remove(run_path)
 
