@@ -55,10 +55,12 @@ def _memory(evidence: Evidence) -> list[Finding]:
     killed = evidence.state == "oom-killed"
     if not killed and not (evidence.state in CRASHED and _has(evidence.cause, MEMORY_SIGNS)):
         return []
-    what = "the process was killed because memory ran out" if killed else "memory ran out"
+    begins, colon, rest = evidence.cause.partition(": ")
+    is_repeat = bool(colon) and begins in {"out of memory", "out of memory, probably"}
+    sure = "probably " if begins.endswith(", probably") else ""
+    what = f"the process was {sure}killed because memory ran out" if killed else "memory ran out"
     cause = "" if _has(evidence.cause, GPU_SIGNS) else "host"
-    why = evidence.cause.removeprefix("out of memory: ")
-    return [_ended("oom", f"{what}: {why}", {"state": evidence.state}, cause)]
+    return [_ended("oom", f"{what}: {rest if is_repeat else evidence.cause}", {"state": evidence.state}, cause)]
 
 
 def _ran_out(evidence: Evidence, events: list[Mapping[str, Any]]) -> Finding:
