@@ -48,6 +48,12 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+def pytest_collection_finish():
+    """Let no later garbage collection scan what is loaded by now: some tests collect, and would take seconds each."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def interruptible():
     """Let Ctrl-C reach the programs that tests start, also where CI runs in the background and ignores it."""
