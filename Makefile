@@ -12,8 +12,13 @@ ARGS   ?=
 REPORT := .pytest_cache/report.xml
 # Three workers on two cores: many tests wait for real processes.
 PYTEST := -m pytest -q -n 3 --dist worksteal
-# The folders are ignored so that they are not even imported.
-FAST   := -m "not (browser or documents or slow or training)" $(addprefix --ignore=tests/,browser documents integration)
+# These are ignored so that they are not even imported: of the files, every test is a training.
+TRAIN  := $(patsubst %,integrations/test_%.py,accelerate hydra lightning transformers)
+FAST   := -m "not (browser or documents or slow or training)" --hypothesis-profile=fast \
+  $(addprefix --ignore=tests/,browser documents integration $(TRAIN))
+
+# Without bytecode every worker and every program that a test starts compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-fast test-base check check-coverage bench hta aim page docs pictures promises clean
 .DEFAULT_GOAL := help

@@ -35,6 +35,7 @@ FOLDERS = {
 
 # Two workers share two cores: an example may wait for the other one, which says nothing about the code.
 settings.register_profile("stepscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("stepscope"), max_examples=25)  # for `make test-fast`
 settings.load_profile("stepscope")
 
 
@@ -52,6 +53,11 @@ def pytest_collection_finish():
     """Let no later garbage collection scan what is loaded by now: some tests collect, and would take seconds each."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure():
+    """Let the interpreter free at its end what was frozen: DuckDB prints what it takes for leaks otherwise."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

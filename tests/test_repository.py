@@ -76,6 +76,7 @@ def test_checks_pass(check, capsys):
     assert check.main([str(ROOT)]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_promise_markers_name_promises(capsys):
     """Every promise marker names a promise of the documents."""
     assert promises.main(["--markers"]) == 0, capsys.readouterr().err
@@ -117,6 +118,7 @@ def test_every_extra_of_the_design_exists(metadata):
     assert set(metadata.get_all("Provides-Extra")) == {*design.split(), "test", "dev", "bench"}
 
 
+@pytest.mark.slow
 def test_dependencies_are_those_that_are_imported(metadata):
     """The base install brings what the package imports, and nothing that it does not import; the rest is optional."""
     lines = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]

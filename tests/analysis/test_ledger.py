@@ -176,6 +176,7 @@ def test_whatever_was_recorded_sums_to_the_wall_clock(rows):
     assert all(seconds >= -1e-9 for seconds in ledger.seconds.values())
 
 
+@pytest.mark.slow
 def test_many_steps_are_cheap():
     """A million steps take moments, and so do a hundred thousand gaps between them."""
     steps = 1_000_000

@@ -154,6 +154,7 @@ def test_demo_leaves_no_process(tmp_path):
     assert wait_gone(processes_about(tmp_path)) == []
 
 
+@pytest.mark.slow
 def test_demo_stays_on_a_terminal_until_it_is_left(tmp_path):
     """On a terminal the demo is the dashboard, stays when the training is over, and then ends with 0 and a summary."""
     with OnTerminal(tmp_path, *SHORT) as terminal:

@@ -186,6 +186,7 @@ def test_an_unknown_metric_is_wrong_usage(show, trained):
     assert "did you mean 'loss'?" in show(trained.id, "--metric", "los", code=2)
 
 
+@pytest.mark.slow
 def test_a_hundred_metrics_are_limited(show, tmp_path):
     """Of a hundred metrics twenty are shown, and the rest is counted; JSON has all."""
     with recorded(tmp_path, run_id="big") as run:

@@ -57,6 +57,7 @@ def test_a_key_that_nothing_reads_is_found():
     assert not is_read("store.colour", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["throughput_monitor", "profiler", "resource_monitor"])
 def test_every_option_of_a_callback_is_one_of_its_parameters(group):
     """The configuration knows no option that the callback would not take."""

@@ -19,6 +19,7 @@ def read(tmp_path, text):
     return run
 
 
+@pytest.mark.slow
 def test_real_repeats_have_the_time_that_their_authors_state():
     """The step times of each of 34 runs sum to its published training time."""
     folder = shared("modded-nanogpt-runs")

@@ -59,6 +59,7 @@ def test_placeholders_that_are_no_metric_stay(monitor, run):
     assert run.events[0]["text"].startswith("Loss is 3.00, target was ")
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S1-037")
 def test_a_rule_that_raises_hangs_or_returns_nonsense_stops_nothing(monitor, run, capsys):
     """It is off with a note; the others go on, and the training never waits."""

@@ -69,6 +69,7 @@ def terminal(tmp_path):
         one.close()
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S2-010", "S2-012")
 def test_a_run_is_shown_resized_and_left(terminal):
     """The dashboard draws, follows the size, goes through views, and gives the terminal back."""

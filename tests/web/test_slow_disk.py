@@ -73,6 +73,7 @@ def test_an_error_of_a_task_is_raised():
         DiskTasks(patience=60).run([("a", fail)])
 
 
+@pytest.mark.slow
 def test_a_run_on_a_slow_disk_is_listed_and_stalls_no_other(tmp_path, monkeypatch, disk):
     """The list is complete without it: it is shown as one that is being read, and has its row when the disk answers."""
     for name in (SLOW, "20261116-110000-fast", "20261116-090000-fast"):
@@ -96,6 +97,7 @@ def others(root):
     return [path.name for path in root.glob("*/*") if path.name != SLOW]
 
 
+@pytest.mark.slow
 def test_a_project_that_hangs_keeps_its_known_runs(tmp_path, monkeypatch, disk):
     """When the mount of a whole project stops answering, its runs stay listed, and new ones elsewhere are found."""
     make_run(tmp_path, "known", project="mount")
