@@ -216,13 +216,17 @@ def test_memory_that_ran_out_on_a_card_has_the_remedy_of_a_card():
 
 
 @pytest.mark.parametrize(
-    ("begins", "said"),
-    [("out of memory", "the process was killed"), ("out of memory, probably", "the process was probably killed")],
+    ("begins", "said", "sure"),
+    [
+        ("out of memory", "the process was killed", 0.98),
+        ("out of memory, probably", "the process was probably killed", 0.7),
+    ],
 )
-def test_a_killed_process_says_once_that_memory_ran_out(begins, said):
+def test_a_killed_process_says_once_that_memory_ran_out(begins, said, sure):
     """The cause begins with the same words: the sentence has them once, as sure as they were, then the limit."""
     one = next(iter(found({}, state="oom-killed", cause=f"{begins}: limit 128 GiB, last seen with 127 GiB")))
     assert one.text == f"{said} because memory ran out: limit 128 GiB, last seen with 127 GiB"
+    assert one.confidence == sure
 
 
 def test_a_search_for_the_largest_batch_ends_well():

@@ -7,6 +7,9 @@ from stepscope.core.errors import in_words
 INTERRUPTED = "interrupted"
 """The state of a run that a person ended: with Ctrl-C, or by closing the notebook that it ran in."""
 BY_HAND = "Ctrl-C"
+OUT_OF_MEMORY = "out of memory"
+PROBABLY_OUT_OF_MEMORY = f"{OUT_OF_MEMORY}, probably"
+"""Beginning of the cause of an "oom-killed" run, before a colon and figures; the second if nobody saw the end."""
 BAD = ("failed", "killed", "oom-killed", "broken")
 NATIVE = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
 """Signals of a fault in native code."""

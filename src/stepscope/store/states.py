@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.clock import boot_id
-from stepscope.core.endings import INTERRUPTED
+from stepscope.core.endings import INTERRUPTED, PROBABLY_OUT_OF_MEMORY
 from stepscope.core.numbers import format_bytes
 from stepscope.store.layout import RunFolder, Writer, age_of, replace
 
@@ -163,8 +163,8 @@ def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
 def unseen_end(rank: RankState) -> tuple[str, str]:
     """Return state and cause of a rank whose end no process observed, judged by its last memory use."""
     if rank.memory and rank.memory_limit and rank.memory >= NEARLY_FULL * rank.memory_limit:
-        shown = [format_bytes(count) for count in (rank.memory_limit, rank.memory)]
-        return "oom-killed", f"out of memory, probably: limit {shown[0]}, last seen with {shown[1]}; nobody saw the end"
+        limit, used = format_bytes(rank.memory_limit), format_bytes(rank.memory)
+        return "oom-killed", f"{PROBABLY_OUT_OF_MEMORY}: limit {limit}, last seen with {used}; nobody saw the end"
     return "killed", KILLED
 
 

@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core import ring
-from stepscope.core.endings import BY_HAND, INTERRUPTED, end_by_error
+from stepscope.core.endings import BY_HAND, INTERRUPTED, OUT_OF_MEMORY, end_by_error
 from stepscope.core.numbers import format_bytes
 from stepscope.core.ring import lock_holder
 from stepscope.store.states import KILLED
@@ -250,7 +250,7 @@ def _unseen(evidence: EndEvidence) -> RankEnd:
 def _memory(oom: Oom) -> str:
     whose = "memory of the machine" if oom.whole_machine else "limit"
     limit = f"{whose} {format_bytes(oom.limit)}" if oom.limit else f"{whose} unknown"
-    return f"out of memory: {limit}" + (f", last seen with {format_bytes(oom.rss)} resident" if oom.rss else "")
+    return f"{OUT_OF_MEMORY}: {limit}" + (f", last seen with {format_bytes(oom.rss)} resident" if oom.rss else "")
 
 
 def _workers_oom(oom: Oom | None) -> str:

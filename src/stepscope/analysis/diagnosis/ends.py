@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
-from stepscope.core.endings import crash_kind, end_words
+from stepscope.core.endings import OUT_OF_MEMORY, PROBABLY_OUT_OF_MEMORY, crash_kind, end_words
 from stepscope.core.numbers import format_value
 from stepscope.core.remedies import remedy
 
@@ -22,6 +22,8 @@ GPU_SIGNS = ("cuda", "hip ", "out of memory on device", "mps backend")
 WENT_ON, FEW_TIMES = 5, 3
 """A program has recovered from out-of-memory after this many steps; one that searches its batch size runs out this
 often."""
+GUESSED = 0.7
+"""Confidence in an end that nobody saw."""
 LONG_PAUSE = 60.0
 """Minimum seconds of a pause that ended by itself for a warning."""
 BY_HAND = ("keyboardinterrupt", "sigint")
@@ -55,12 +57,15 @@ def _memory(evidence: Evidence) -> list[Finding]:
     killed = evidence.state == "oom-killed"
     if not killed and not (evidence.state in CRASHED and _has(evidence.cause, MEMORY_SIGNS)):
         return []
-    begins, colon, rest = evidence.cause.partition(": ")
-    is_repeat = bool(colon) and begins in {"out of memory", "out of memory, probably"}
-    sure = "probably " if begins.endswith(", probably") else ""
-    what = f"the process was {sure}killed because memory ran out" if killed else "memory ran out"
+    begins, _, figures = evidence.cause.partition(": ")
+    is_guess = begins == PROBABLY_OUT_OF_MEMORY
+    what = "memory ran out"
+    if killed:
+        what = f"the process was {'probably ' if is_guess else ''}killed because memory ran out"
+    why = figures if figures and begins in {OUT_OF_MEMORY, PROBABLY_OUT_OF_MEMORY} else evidence.cause
     cause = "" if _has(evidence.cause, GPU_SIGNS) else "host"
-    return [_ended("oom", f"{what}: {rest if is_repeat else evidence.cause}", {"state": evidence.state}, cause)]
+    found = _ended("oom", f"{what}: {why}", {"state": evidence.state}, cause)
+    return [replace(found, confidence=GUESSED) if is_guess else found]
 
 
 def _ran_out(evidence: Evidence, events: list[Mapping[str, Any]]) -> Finding:
