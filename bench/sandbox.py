@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench.processes import SEALER, WATCHER, find, kill, wait_until
 from stepscope.core.places import shared_root
+from stepscope.recorder.native import PURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,7 @@ def sandbox() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="stepscope-bench-"))
     runtime = folder / "runtime"
     for name in list(os.environ):
-        if name.startswith(FOREIGN):
+        if name.startswith(FOREIGN) and name != PURE:  # which chooses what is measured
             del os.environ[name]
     (folder / "home").mkdir()
     changes = {"STEPSCOPE_RUNTIME_DIR": runtime, "STEPSCOPE_DIR": folder / "runs", "HOME": folder / "home"}
