@@ -296,6 +296,8 @@ def spoil(path, at):
 def test_frame(past, monkeypatch):
     """frame() gives all points to pandas, else to polars; without either it says what to install."""
     made = SimpleNamespace(DataFrame=lambda columns: columns)
+    points = past.points()
+    monkeypatch.setattr(past, "points", lambda: points)  # DuckDB would take the stand-in for the real pandas for good
     specs = {"pandas": None, "polars": None}
     monkeypatch.setattr("importlib.util.find_spec", lambda name: specs[name])
     with pytest.raises(UsageError, match="pandas nor polars"):
