@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import stepscope
+from bench.processes import alive
 from tests.integration import ledger
 from tests.integration.processes import kill, left_behind, sealers, until, watchers
 
@@ -57,10 +58,13 @@ def test_killing_the_whole_tree_loses_nothing(bench):
     """The reader salvages the ring when trainer, watcher and sealing child are killed at once."""
     for each in rounds(bench, SMALL):
         until(lambda path=each.path: watchers(path), "the watcher")
-        for pid in [each.trainer.pid, *watchers(each.path), *sealers(each.path)]:
+        pids = [each.trainer.pid, *watchers(each.path), *sealers(each.path)]
+        for pid in pids:
             kill(pid)
         each.trainer.process.wait()
-        until(lambda path=each.path: not watchers(path) and not sealers(path), "the end of all")
+        # a process that is being killed loses its command line first, and its locks only later
+        until(lambda pids=pids: not any(map(alive, pids)), "the end of all")
+        until(lambda path=each.path: not watchers(path) and not sealers(path), "the end of a late sealing child")
         assert each.check() == "killed"
         # a second watcher may have been on its way: it finds nothing to do and ends
         until(lambda: not left_behind(), lambda: f"the end of {left_behind()}")
