@@ -64,23 +64,34 @@ def read(path: str, form: str | None = None) -> list[Imported]:
     known = ", ".join(FORMATS)
     if form is not None and form not in FORMATS:
         raise UsageError(f"read {path!r} as {form!r}", "there is no such format", f"take one of {known}")
-    if os.path.isdir(path):
+    if os.path.isdir(path) and owner(path) is None:
         return _read_folder(path, form)
+    if os.path.isdir(path):
+        form = form or getattr(owner(path), "name", None)
     chosen = FORMATS[form] if form is not None else detect(path)
     if chosen is None:
         raise unreadable(path, "its content is of no format that Stepscope reads", f"it reads {known}")
-    return [chosen.read(path)]
+    return chosen.read_all(path)
+
+
+def owner(folder: str) -> ImportFormat | None:
+    """Return the format that a folder as a whole is of; None if its files are read one by one."""
+    try:
+        names = set(os.listdir(folder))
+    except OSError:
+        return None
+    return next((form for form in FORMATS.values() if form.owns_folder(folder, names)), None)
 
 
 def _read_folder(folder: str, form: str | None) -> list[Imported]:
     """Return the runs of a folder ordered by path; the first one notes what could not be read."""
     by_format: dict[str, list[Imported]] = {name: [] for name in FORMATS}
     failed: list[StepscopeError] = []
-    for path in files(folder):
+    for path in sources(folder):
         try:
-            found = detect(path)
+            found = owner(path) if os.path.isdir(path) else detect(path)
             if found is not None and form in {None, found.name}:
-                by_format[found.name].append(found.read(path))
+                by_format[found.name] += found.read_all(path)
         except StepscopeError as error:
             failed.append(error)
     runs = [run for name, some in by_format.items() for run in FORMATS[name].unite(some)]
@@ -95,13 +106,17 @@ def _read_folder(folder: str, form: str | None) -> list[Imported]:
     return [replace(first, notes=(*first.notes, *(f"beside it: {error}" for error in failed[:10]))), *others]
 
 
-def files(folder: str) -> Iterator[str]:
-    """Yield the files of a folder ordered by name, a few levels deep; links to folders are not followed.
+def sources(folder: str) -> Iterator[str]:
+    """Yield what may be read in a folder: files, and folders that are one thing, ordered by name, a few levels deep.
 
-    Folders beside a W&B run file are skipped: they repeat the run.
+    Links to folders are not followed. Folders beside a W&B run file are skipped: they repeat the run.
     """
     left = MOST_FILES
     for place, folders, names in os.walk(folder):
+        if any(form.owns_folder(place, {*folders, *names}) for form in FORMATS.values()):
+            folders.clear()
+            yield place
+            continue
         folders.sort()
         if place[len(folder) :].count(os.sep) >= DEEPEST - 1:
             folders.clear()

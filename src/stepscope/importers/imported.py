@@ -53,6 +53,8 @@ class Imported:
     """Other facts in the source: configuration, hardware, versions."""
     notes: tuple[str, ...] = ()
     """What could not be read, or was left out, and why."""
+    key: str = ""
+    """Tells it from the other runs of its file, such as its id there; empty if it is the only one."""
 
     def names(self) -> list[str]:
         """Return the names of its metrics, in order."""

@@ -18,7 +18,9 @@ from stepscope.importers.source import FileHead, unreadable
 from stepscope.importers.words import canonical_names, clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
+
+    from numpy.typing import NDArray
 
 MOST_POINTS = 20_000_000
 """Maximum points of one file; the rest is left out and counted. Each takes 32 bytes, 40 with a sequence number."""
@@ -68,10 +70,7 @@ class RunBuilder:
         seq: int | None = None,
     ) -> None:
         """Add one point, unless there are too many already; time in seconds since 1970."""
-        columns = self.columns.get(name)
-        if columns is None and len(self.columns) < self._most_names:
-            columns = PointColumns(array("q"), array("d"), array("d"), array("i"), array("i"), array("q"))
-            self.columns[name] = columns
+        columns = self._columns_of(name)
         if columns is None or self._left <= 0:
             self.note("points beyond the limit, left out")
             return
@@ -83,6 +82,36 @@ class RunBuilder:
         columns.attempt.append(attempt)
         if seq is not None:
             columns.seq.append(seq)
+
+    def extend(
+        self,
+        name: str,
+        value: NDArray[np.float64],
+        step: NDArray[np.int64],
+        time: NDArray[np.float64],
+        rank: int = 0,
+        attempt: int = 0,
+    ) -> None:
+        """Add many points of one metric at once, as `add` does one; a step may be NO_STEP."""
+        columns = self._columns_of(name)
+        kept = 0 if columns is None else max(0, min(self._left, len(value)))
+        if kept < len(value):
+            self._notes["points beyond the limit, left out"] += len(value) - kept
+        if columns is None or not kept:
+            return
+        self._left -= kept
+        columns.step.frombytes(np.ascontiguousarray(step[:kept], np.int64).data.cast("B"))
+        columns.time.frombytes(np.ascontiguousarray(time[:kept], np.float64).data.cast("B"))
+        columns.value.frombytes(np.ascontiguousarray(value[:kept], np.float64).data.cast("B"))
+        columns.rank.extend(array("i", (rank,)) * kept)
+        columns.attempt.extend(array("i", (attempt,)) * kept)
+
+    def _columns_of(self, name: str) -> PointColumns | None:
+        columns = self.columns.get(name)
+        if columns is None and len(self.columns) < self._most_names:
+            columns = PointColumns(array("q"), array("d"), array("d"), array("i"), array("i"), array("q"))
+            self.columns[name] = columns
+        return columns
 
     def note(self, text: str) -> None:
         """Add a note for people; repeated ones are counted."""
@@ -97,10 +126,11 @@ class RunBuilder:
         """Count a value that is left out because it is not a number."""
         self.leave_out(TEXT if isinstance(value, str) else NO_NUMBER, name)
 
-    def imported(self, path: str, form: str, *, is_ours: bool = False) -> Imported:
+    def imported(self, path: str, form: str, *, is_ours: bool = False, key: str = "") -> Imported:
         """Return the run, with canonical names where they are certain, and facts without secrets.
 
         `facts["names"]` has the source's name of each renamed metric. In an export of ours names stay as they are.
+        `key` tells the runs of one file apart.
         """
         known = dict(zip(self.columns, self.columns, strict=True)) if is_ours else canonical_names(self.columns)
         series: dict[str, ImportedSeries] = {}
@@ -113,7 +143,28 @@ class RunBuilder:
         renamed = {name: clean(source) for source, name in known.items() if source != name}
         facts = redact(jsonable(self.facts)) | ({"names": renamed} if renamed else {})
         notes = [text if count == 1 else f"{text} ({count} times)" for text, count in self._notes.items()]
-        return Imported(path, form, series, facts, (*notes, *(_listed(*each) for each in self._left_out.items())))
+        left_out = (_listed(*each) for each in self._left_out.items())
+        return Imported(path, form, series, facts, (*notes, *left_out), key)
+
+
+class RunBuilders:
+    """The runs of one file or folder during reading; each has a key, such as its id, by which its rows find it."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, RunBuilder] = {}
+        self.notes: dict[str, None] = {}
+        """What could not be read of the whole, in order."""
+
+    def of(self, key: str) -> RunBuilder:
+        """Return the run with this key; a new one at first sight."""
+        found = self.by_key.get(key)
+        if found is None:
+            found = self.by_key[key] = RunBuilder()
+        return found
+
+    def note(self, text: str) -> None:
+        """Add a note on the whole file or folder."""
+        self.notes[text] = None
 
 
 @dataclass(frozen=True)
@@ -122,9 +173,9 @@ class ImportFormat:
 
     name: str
     help: str
-    recognises: Callable[[FileHead], bool]
+    recognises: Callable[[FileHead], bool] = lambda _head: False
     """Judges the start of a file."""
-    fill: Callable[[str, RunBuilder], None]
+    fill: Callable[[str, RunBuilder], None] | None = None
     """Reads the file at a path into a builder."""
     empty: tuple[str, str] | None = None
     """Cause and remedy of the error for a file without a point; None: it is an empty run."""
@@ -132,14 +183,29 @@ class ImportFormat:
     """Merges the files of a folder that belong to one run: event files, checkpoints."""
     is_ours: bool = False
     """Whether Stepscope wrote it: names then stay as they are."""
+    fill_all: Callable[[str, RunBuilders], None] | None = None
+    """Reads a file or folder with any number of runs; instead of `fill`."""
+    owns_folder: Callable[[str, Collection[str]], bool] = lambda _folder, _names: False
+    """Whether a folder, by its path and the names in it, is one thing of this format: nothing else in it is read."""
 
     def read(self, path: str) -> Imported:
-        """Return the run in a file."""
-        run = RunBuilder()
-        self.fill(path, run)
-        if not run.columns and self.empty is not None:
+        """Return the first run in a file or folder: the only one of most formats."""
+        return self.read_all(path)[0]
+
+    def read_all(self, path: str) -> list[Imported]:
+        """Return the runs in a file or folder, ordered by key; notes on the whole are the first run's."""
+        runs = RunBuilders()
+        if self.fill_all is not None:
+            self.fill_all(path, runs)
+        elif self.fill is not None:
+            self.fill(path, runs.of(""))
+        if not any(run.columns for run in runs.by_key.values()) and self.empty is not None:
             raise unreadable(path, *self.empty)
-        return run.imported(path, self.name, is_ours=self.is_ours)
+        ordered = sorted(runs.by_key.items())
+        for text in runs.notes if ordered else ():
+            ordered[0][1].note(text)
+        alone = len(ordered) == 1
+        return [run.imported(path, self.name, is_ours=self.is_ours, key="" if alone else key) for key, run in ordered]
 
 
 def _listed(what: str, found: Counter[str]) -> str:

@@ -12,6 +12,7 @@ import os
 import stat
 import zlib
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -34,6 +35,18 @@ MOST_LINE_BYTES = 2**20
 GZIP = b"\x1f\x8b"
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
 """Exceptions raised for truncated or damaged compressed data."""
+AT_END: ContextVar[Callable[[], bool]] = ContextVar("AT_END")
+"""What a reader asks at the end of its source; only set while a live run is followed. See `goes_on`."""
+
+
+def goes_on() -> bool:
+    """Return whether a source that was read to its end may have more by now: never, unless it is being followed.
+
+    A reader takes in everything complete before it asks. While a live run is followed, the question hands over what was
+    read so far and waits for more.
+    """
+    ask = AT_END.get(None)
+    return ask is not None and ask()
 
 
 @dataclass(frozen=True)
@@ -100,10 +113,11 @@ def chunks(path: str, note: Note, size: int = 2**16) -> Iterator[bytes]:
             except BROKEN as error:
                 note(f"the packed file is damaged ({error}): what follows is not read")
                 return
-            if not piece:
+            if not piece and not goes_on():
                 return
             left -= len(piece)
-            yield piece
+            if piece:
+                yield piece
     note(f"the file is larger than {MOST_BYTES >> 30} GiB: what follows is not read")
 
 

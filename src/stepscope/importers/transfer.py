@@ -40,6 +40,7 @@ def pieces(found: Sequence[Imported]) -> Iterator[bytes | memoryview]:
             "format": run.format,
             "facts": run.facts,
             "notes": run.notes,
+            "key": run.key,
             "columns": [[name, len(series), series.seq is not None] for name, series in run.columns.items()],
         }
         for run in found
@@ -71,7 +72,7 @@ def runs(data: bytes) -> list[Imported]:
                 at += arrays[-1].nbytes
             columns[str(name)] = ImportedSeries(str(name), *arrays)
         facts, notes = dict(about["facts"]), tuple(about["notes"])
-        found.append(Imported(str(about["path"]), str(about["format"]), columns, facts, notes))
+        found.append(Imported(str(about["path"]), str(about["format"]), columns, facts, notes, str(about["key"])))
     if at != len(data):
         raise ValueError("there is more than its head says")
     return found
