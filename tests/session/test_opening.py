@@ -274,7 +274,8 @@ def test_damaged_run_file(started, tmp_path, text):
 @pytest.mark.parametrize(
     ("keyword", "remedy"),
     [
-        ("tagz", "put it into config={...}"),
+        ("tagz", "did you mean tags=?"),
+        ("job_tipe", "put it into config={...}"),
         ("projct", "did you mean project=?"),
         ("store__max_run", "did you mean store__max_runs=?"),
         ("run_name", "write name=..."),
@@ -299,3 +300,26 @@ def test_a_variable_reaches_the_run(started, tmp_path, monkeypatch):
 def test_arguments_are_those_of_init():
     """The words that a slip is compared with are those that init takes."""
     assert tuple(inspect.signature(init).parameters)[:-1] == ARGUMENTS
+
+
+def test_labels_given_at_the_start_are_the_run_s(tmp_path):
+    """Tags, notes and group given to `init` are read back, and found in the list of runs."""
+    run = stepscope.init(dir=tmp_path, tags=["baseline", "lr sweep"], notes="with warm-up", group="sweep 7")
+    run.finish()
+    past = stepscope.open(run.path)
+    assert (past.tags, past.notes, past.group) == (("baseline", "lr sweep"), "with warm-up", "sweep 7")
+    (info,) = stepscope.runs(tmp_path)
+    assert (info.tags, info.group) == (("baseline", "lr sweep"), "sweep 7")
+
+
+def test_a_label_that_cannot_be_text_stops_nothing(tmp_path, capsys):
+    """A tag whose text raises is reported; the run is recorded."""
+
+    class Bad:
+        def __str__(self):
+            raise RuntimeError("no")
+
+    run = stepscope.init(dir=tmp_path, tags=[Bad()])
+    assert run.recording
+    run.finish()
+    assert "cannot label the run: RuntimeError: no" in capsys.readouterr().err

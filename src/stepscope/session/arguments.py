@@ -12,9 +12,12 @@ from stepscope.core.settings import PATHS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ARGUMENTS = ("project", "name", "config", "dir", "config_file", "run_id", "resume", "dashboard")
+ARGUMENTS = (
+    *("project", "name", "config", "dir", "config_file", "run_id", "resume", "dashboard"),
+    *("tags", "notes", "group"),
+)
 ELSEWHERE = {
-    **dict.fromkeys(("tags", "notes", "group", "job_type", "hparams"), "put it into config={...}"),
+    **dict.fromkeys(("job_type", "hparams"), "put it into config={...}"),
     **dict.fromkeys(("run_name", "display_name", "experiment_name"), "write name=..."),
     **dict.fromkeys(("log_dir", "logdir", "save_dir", "root"), "write dir=..."),
     **dict.fromkeys(("entity", "project_name", "experiment"), "write project=..."),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.endings import end_of
+from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.redact import jsonable, redact
 from stepscope.recorder.complaints import tell
 from stepscope.session.run import END_SECONDS, Run
@@ -25,6 +26,21 @@ if TYPE_CHECKING:
     from stepscope.recorder.hotpath import Data, Phase, Step
 
 
+LABEL_SECONDS = 0.05
+"""Maximum wait for another process that changes the labels."""
+
+
+def keep_labels(path: Path, given: Mapping[str, Any]) -> None:
+    """Add labels to the run in a folder: its tags, notes and group. Never raises: a problem is reported."""
+    from stepscope.store.labels import add_labels, change_labels, make_labels  # most runs have none
+
+    try:
+        change_labels(RunFolder(path), add_labels(make_labels(**given)), LABEL_SECONDS)
+    except Exception as error:  # noqa: BLE001 - a tag's __str__ may raise anything; it is reported
+        is_ours = isinstance(error, StepscopeError)
+        tell(str(error) if is_ours else f"cannot label the run: {in_words(error)}; pass text")
+
+
 class LaterFacts:
     """Facts learned after a run started: the values its script was called with, and the script's name for the run.
 
@@ -35,11 +51,12 @@ class LaterFacts:
         """Start with none; only the first rank writes."""
         self._file = RunFolder(run.path).later_file if run.recording and run.rank == 0 else None
         self._facts: dict[str, Any] = {}
+        self._labels: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._writer: threading.Thread | None = None
 
-    def add(self, config: Mapping[str, Any], name: str | None) -> None:
-        """Add settings, which replace earlier ones of the same name, and the name of the run."""
+    def add(self, config: Mapping[str, Any], name: str | None, labels: Mapping[str, Any] | None = None) -> None:
+        """Add settings, which replace earlier ones of the same name, the name of the run, and its labels."""
         if self._file is None:
             return
         with self._lock:
@@ -47,6 +64,7 @@ class LaterFacts:
                 self._facts["config"] = {**self._facts.get("config", {}), **redact(jsonable(dict(config)))}
             if name:
                 self._facts["name"] = str(name)
+            self._labels |= labels or {}
         self._writer = threading.Thread(target=self._write, args=(self._file,), name="stepscope-facts", daemon=True)
         self._writer.start()
 
@@ -59,6 +77,9 @@ class LaterFacts:
                     replace(file, text)
             except OSError as error:
                 problem = error
+            labels, self._labels = self._labels, {}
+        if any(labels.values()):
+            keep_labels(file.parent, labels)
         if problem is not None:
             tell(f"cannot keep the settings of the script: {problem}; pass them to init(config=...)")
 
@@ -108,7 +129,7 @@ class Current:
             tell(f"run {self.run.name or self.run.id} is ended: a new one begins")
             self.run.finish()
 
-    def join(self, config: Any, name: str | None) -> Run:
+    def join(self, config: Any, name: str | None, labels: Mapping[str, Any] | None = None) -> Run:
         """Return the run that `stepscope run` started to a script that starts one itself, and keep its arguments."""
         run = self.launched or self.run
         self.run = run
@@ -116,21 +137,25 @@ class Current:
             run.own_event("config", config=config, name=name)
             found = jsonable(config)
             self.later(found if isinstance(found, dict) else {}, name)
+        if labels and any(labels.values()):
+            self.later({}, labels=labels)
         return run
 
     def launch(self, run: Run) -> None:
         """Mark `run` as the one that `stepscope run` started."""
         self.launched, run.is_launched = run, True
 
-    def later(self, config: Mapping[str, Any], name: str | None = None) -> None:
-        """Keep what the script sets on the run that `stepscope run` started: settings, and a name if it has none."""
+    def later(
+        self, config: Mapping[str, Any], name: str | None = None, labels: Mapping[str, Any] | None = None
+    ) -> None:
+        """Keep what the script sets on the run that `stepscope run` started: settings, labels, and a name."""
         if self.launched is None:
             return
         if self._facts is None:
             self._facts = LaterFacts(self.launched)
         if name is not None and self.launched.name in {"", self.launched.id}:
             self.launched.name = str(name)
-        self._facts.add(config, name)
+        self._facts.add(config, name, labels)
 
     def _after_fork(self) -> None:
         self.launched = self._facts = None

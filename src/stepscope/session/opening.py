@@ -41,7 +41,7 @@ from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping, create
 from stepscope.recorder.native import settle as settle_hot_path
 from stepscope.recorder.overflow import Overflow
-from stepscope.session.current import CURRENT
+from stepscope.session.current import CURRENT, keep_labels
 from stepscope.session.requests import answer
 from stepscope.session.run import Run
 from stepscope.session.stacks import register
@@ -50,7 +50,7 @@ from stepscope.store.layout import FORMAT_VERSION, RunFolder
 from stepscope.store.meta import check_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from stepscope.core.config import Config
 
@@ -60,7 +60,7 @@ WATCHED = ("gradients", "parameters", "layers", "modules", "memory", "flops")
 EVENT_FILES, BOARD = "exporters.tensorboard.dir", "exporters.grafana.path"
 
 
-def init(
+def init(  # noqa: PLR0913 - the public surface: each is a fact about the run
     project: str | None = None,
     name: str | None = None,
     config: Any = None,
@@ -70,6 +70,9 @@ def init(
     *,
     resume: bool = False,
     dashboard: bool = False,
+    tags: Sequence[str] = (),
+    notes: str = "",
+    group: str = "",
     **settings: Any,
 ) -> Run:
     """Start a run and make it the current one. Never raises: if a run cannot be recorded, that is reported once.
@@ -85,11 +88,14 @@ def init(
         run_id: continue or create the run with this id.
         resume: the id is known to exist; do not warn about another attempt.
         dashboard: serve the page of all runs beside the training, as long as it is viewed or a run is live.
+        tags: words to find the run by.
+        notes: free text about the run.
+        group: what the run belongs to inside its project, such as a sweep.
         **settings: any configuration key, as in `store__dir="…"` or `recorder={"enabled": False}`.
             An unknown one is reported with the closest valid spelling.
     """
     if CURRENT.launched is not None and CURRENT.launched.recording and run_id is None:
-        return CURRENT.join(config, name)
+        return CURRENT.join(config, name, {"tags": tags, "notes": notes, "group": group})
     if dashboard:
         settings["web__enabled"] = True
     CURRENT.end_at_prompt()
@@ -98,6 +104,8 @@ def init(
         run = _open(project or DEFAULT_PROJECT, shown, config, dir, config_file, run_id, resume, settings)
     except Exception as error:  # noqa: BLE001 - a monitor that cannot start must not stop the training; it reports why
         run = Run.off(_reason(error))
+    if (tags or notes or group) and run.recording and run.rank == 0:
+        keep_labels(run.path, {"tags": tags, "notes": notes, "group": group})
     CURRENT.adopt(run)
     return run
 

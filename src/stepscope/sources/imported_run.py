@@ -16,6 +16,7 @@ import numpy as np
 from stepscope.core.errors import StepscopeError
 from stepscope.core.identity import check_run_id
 from stepscope.store.events import encode_event
+from stepscope.store.labels import Labels, change_labels, make_labels
 from stepscope.store.layout import FORMAT_VERSION, RunFolder, Writer
 from stepscope.store.points import NO_NS, Points
 from stepscope.store.sealed import write_sealed
@@ -38,8 +39,9 @@ EARLIEST = 1e8
 """Smaller times, in seconds, count from the start of the run (as dates they would lie before 1973)."""
 LATEST = 2**62 // SECOND
 STATES = ("finished", "interrupted", "failed", "killed", "oom-killed", "preempted", "lost")
-OWN_FACTS = ("id", "name", "project", "created", "state", "cause", "config", "events")
-"""Facts of our own exports that become facts of the run; all others are stored as facts of the source."""
+LABELS = ("tags", "notes", "group")
+OWN_FACTS = ("id", "name", "project", "created", "state", "cause", "config", "events", *LABELS)
+"""Facts that become facts of the run; all others are stored as facts of the source."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,9 @@ def _write(
         "imported": {**source, "digest": about["digest"]},
     }
     folder.describe(facts)
+    labels = make_labels(**{key: run.facts.get(key) or "" for key in LABELS})
+    if labels != Labels():
+        change_labels(folder, lambda _none: labels)
     nodes: dict[int, NodeState] = {}
     for attempt, number, points in _portions(run, base):
         writer = Writer(NODE, attempt)

@@ -42,6 +42,8 @@ class RunInfo:
     """Seconds from the start to the end, or to the last heartbeat; None if unknown."""
     step: int | None
     """The last step of any rank."""
+    tags: tuple[str, ...] = ()
+    group: str = ""
 
 
 def runs_root(root: str | os.PathLike[str] | None = None) -> Path:
@@ -209,7 +211,8 @@ def run_info(path: Path) -> RunInfo:
     step = max((rank.step for rank in ranks if rank.step is not None), default=None)
     created = meta.get("created", 0) / 1e6
     name, project = meta.get("name", ""), meta.get("project", "")
-    return RunInfo(path, meta["id"], name, project, state, cause, created, duration, step)
+    tags, group = meta["labels"]["tags"], meta["labels"]["group"]
+    return RunInfo(path, meta["id"], name, project, state, cause, created, duration, step, tags, group)
 
 
 def changed_at(path: Path) -> float:

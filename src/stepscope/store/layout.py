@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 RUN_FILE = "run.json"
 LATER_FILE = "later.json"
+LABELS_FILE = "labels.json"
 FOLDERS = ("nodes", "events", "tail", "metrics", "claims")
 _TAIL = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<first>\d+)\.log")
 _UNIT = re.compile(r"(?P<node>[^.].*)-(?P<attempt>\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
@@ -106,6 +107,11 @@ class RunFolder:
     def later_file(self) -> Path:
         """Facts learned after the run started; not every run has this file."""
         return self.path / LATER_FILE
+
+    @property
+    def labels_file(self) -> Path:
+        """Tags, notes, group and display name; not every run has this file."""
+        return self.path / LABELS_FILE
 
     def node_file(self, writer: Writer) -> Path:
         """One watcher's heartbeat, the states of its ranks, and how they ended."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import StepscopeError
+from stepscope.store.labels import read_labels
 from stepscope.store.layout import FORMAT_VERSION, read_object
 
 if TYPE_CHECKING:
@@ -16,7 +18,10 @@ MOST_LATER = 1 << 20
 
 
 def read_meta(folder: RunFolder) -> dict[str, Any]:
-    """Return the contents of run.json; raise StepscopeError if it is missing, damaged, or of a newer format."""
+    """Return the contents of run.json with what was learned later and, under `labels`, what people said about it.
+
+    Raises StepscopeError if run.json is missing, damaged, or of a newer format.
+    """
     what = f"open run {folder.path}"
     try:
         meta = json.loads(folder.run_file.read_bytes())
@@ -28,7 +33,8 @@ def read_meta(folder: RunFolder) -> dict[str, Any]:
         raise StepscopeError(what, "run.json does not describe a run", "restore that file from a copy")
     if not isinstance(meta.get("format"), int) or meta["format"] > FORMAT_VERSION:
         raise StepscopeError(what, f"it has format {meta.get('format')}, newer than ours", "upgrade stepscope")
-    return _with_later(folder, meta)
+    labels = read_labels(folder)
+    return {**_with_later(folder, meta), "labels": asdict(labels), **({"name": labels.name} if labels.name else {})}
 
 
 def _with_later(folder: RunFolder, meta: dict[str, Any]) -> dict[str, Any]:

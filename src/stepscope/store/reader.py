@@ -54,6 +54,10 @@ class Past:
         self.name: str = self.meta.get("name") or self.id
         self.project: str = self.meta.get("project") or ""
         self.config: Any = self.meta.get("config")
+        labels = self.meta["labels"]
+        self.tags: tuple[str, ...] = labels["tags"]
+        self.notes: str = labels["notes"]
+        self.group: str = labels["group"]
         self._problems: dict[str, None] = {}
         if connection is not None:
             self._connection = connection

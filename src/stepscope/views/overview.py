@@ -102,7 +102,7 @@ def identity(past: Past) -> dict[str, Any]:
     meta = past.meta
     who = {"id": past.id, "name": past.name, "project": past.project, "path": str(past.path)}
     kept = ("source", "world_size", "host", "platform", "python", "cpu", "memory", "container", "git", "cwd", "config")
-    facts = {key: meta.get(key) for key in kept}
+    facts = {key: meta.get(key) for key in (*kept, "labels")}
     return {**who, "created": meta.get("created", 0) / 1e6 or None, **facts, "command": meta.get("argv")}
 
 

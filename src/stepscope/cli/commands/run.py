@@ -30,6 +30,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.usage = "stepscope run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]"
     parser.add_argument("--project", help="folder of runs that belong together (default: the script's name)")
     parser.add_argument("--name", help="display name of the run; any text")
+    parser.add_argument("--tag", metavar="TAG", action="append", default=[], help="word to find it by; may be repeated")
+    parser.add_argument("--group", help="what it belongs to inside its project, such as a sweep", default="")
+    parser.add_argument("--notes", help="free text about the run", default="")
     parser.add_argument("--run-id", metavar="ID", help="id of the run; an existing run gets another attempt")
     parser.add_argument("--config", metavar="FILE", help="configuration file beside stepscope.yaml")
     add_shared(parser, "dir")
@@ -52,6 +55,9 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
         config_file=options.config,
         run_id=options.run_id,
         resume=options.run_id is not None,
+        tags=options.tag,
+        group=options.group,
+        notes=options.notes,
     )
     if begun.recording:
         CURRENT.launch(begun)

@@ -36,6 +36,8 @@ RANKS = 16
 TEXTS = 12
 PHASES = 12
 CONFIG_LINES = 3
+MOST_NOTES = 1000
+"""Characters of the notes; JSON has all."""
 METRIC_TITLES = ("last", "min", "max", "mean", "nan/inf")
 FIGURES = ("mean", "p50", "p95", "max")
 
@@ -95,11 +97,20 @@ class RunSheet(Sheet):
         for label, text in _surroundings(about):
             if text:
                 yield self._fact(label, plain(text))
+        yield from self._labels(about["labels"])
         if about["config"]:
             config = "  ".join(plain(item) for item in flatten(about["config"]))
             yield from self._wrapped("config", config, CONFIG_LINES)
         yield self._fact("folder", plain(about["path"]))
         yield self._fact("size", f"{format_value(facts['bytes'], 'bytes')}, {format_count(facts['points'])} points")
+
+    def _labels(self, labels: dict[str, Any]) -> Iterator[str]:
+        if labels["tags"]:
+            yield from self._wrapped("tags", ", ".join(map(plain, labels["tags"])), CONFIG_LINES)
+        if labels["group"]:
+            yield self._fact("group", plain(labels["group"]))
+        if labels["notes"]:
+            yield from self._wrapped("notes", plain(labels["notes"], MOST_NOTES), CONFIG_LINES)
 
     def _when(self) -> str:
         facts = self._facts

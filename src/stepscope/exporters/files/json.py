@@ -69,12 +69,13 @@ def _about(past: Past) -> dict[str, Any]:
     created = past.meta.get("created")
     return {
         "id": past.id,
-        "name": past.name,
         "project": past.project,
         "created": _iso(created) if isinstance(created, int) else None,
         "state": past.state,
         "cause": past.cause,
         "config": past.config,
+        **past.meta["labels"],
+        "name": past.name,
     }
 
 
