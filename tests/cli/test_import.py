@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stepscope.cli.main import main
 from stepscope.core.names import clean
+from stepscope.importers.imported import Imported, series_of
 from stepscope.sources import imported_run
 from stepscope.sources.opened_run import open_run
 from stepscope.store.catalog import runs
@@ -209,3 +210,61 @@ def test_damaged_exports_never_break_the_reader(form, data):
         except StepscopeError:
             return
         assert all(len(series.value) == len(series.step) for run in found for series in run.columns.values())
+
+
+def folder_of_runs(place):
+    """Make a folder with two runs, a file that is cut, and one of no format."""
+    for name, losses in (("a", [2.0, 1.0]), ("b", [3.0])):
+        (place / name).mkdir(parents=True)
+        rows = [{"step": step, "loss": loss, "time": 1.7e9 + step} for step, loss in enumerate(losses)]
+        (place / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place / "cut.parquet").write_bytes(b"PAR1 cut")
+    (place / "notes.bin").write_bytes(b"\x00\x01 no run")
+    return place
+
+
+def test_a_folder_gives_its_runs_and_says_what_cannot_be_read(tmp_path, capsys):
+    """Whatever can be read is kept; the rest is listed with the reason, and a second import adds nothing."""
+    source = folder_of_runs(tmp_path / "source")
+    assert call("import", source, "--dir", tmp_path / "runs") == 0
+    told = capsys.readouterr()
+    assert "2 runs imported, 1 could not be read, 1 file of other kinds" in told.out
+    assert f"cannot read {str(source / 'cut.parquet')!r}: it is no Parquet file of points" in told.err
+    assert {info.name for info in runs(tmp_path / "runs")} == {"a", "b"}
+    assert call("import", source, "--dir", tmp_path / "runs") == 0
+    assert "0 runs imported, 2 there already" in capsys.readouterr().out
+
+
+def test_a_dry_run_lists_and_writes_nothing(tmp_path, capsys):
+    """--dry-run shows the runs that an import would store, and stores none."""
+    source = folder_of_runs(tmp_path / "source")
+    assert call("import", source, "--dir", tmp_path / "runs", "--dry-run", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["points"], one["existed"]) for one in found["runs"]] == [("a", 2, False), ("b", 1, False)]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_labels_and_the_end_come_along(tmp_path, capsys):
+    """Tags, notes, group, name and state of a source are those of the stored run; an unknown end is inferred."""
+    facts = {"tags": ["a", "b"], "notes": "why", "group": "g", "name": "n", "state": "failed", "cause": "exit code 3"}
+    stored = imported_run.store(Imported("x", "some", {"loss": series_of("loss", [0], [1.0])}, facts), tmp_path)
+    past = open_run(stored.path)
+    assert (past.tags, past.notes, past.group, past.name) == (("a", "b"), "why", "g", "n")
+    assert (past.state, past.cause) == ("failed", "exit code 3")
+    unknown = imported_run.store(Imported("x", "some", {"loss": series_of("loss", [0], [2.0])}), tmp_path)
+    assert json.loads((unknown.path / "nodes" / "imported-0.json").read_text())["ranks"]["0"]["inferred"]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("logs/big run/events.out.tfevents.1.host.0", "big run"),
+        ("lightning_logs/version_3/metrics.csv", "lightning_logs/version_3"),
+        ("out/checkpoint-50/trainer_state.json", "out"),
+        ("train.log", "train.log"),
+        ("metrics.csv", "metrics.csv"),
+    ],
+)
+def test_a_run_is_called_after_its_file_or_the_folder_that_tells_it_apart(path, name):
+    """A file name that every run has says nothing: the folder's name is taken."""
+    assert imported_run._name_of(path) == name

@@ -121,7 +121,8 @@ def test_any_run_comes_through_bytes_unchanged(rows, facts):
             name, many.astype(np.int64), np.array(values, float), -np.array(values, float), rank, rank, seq
         )
     run = Imported("a", "b", columns, facts, ("note",))
-    (back,) = transfer.runs(b"".join(bytes(piece) for piece in transfer.pieces([run])))
+    (back,), problems = transfer.runs(b"".join(bytes(piece) for piece in transfer.pieces([run])))
+    assert not problems
     assert bits(run) == bits(back)
 
 
@@ -135,7 +136,7 @@ def test_a_damaged_answer_is_refused_or_read(at, put, gone):
     whole = b"".join(bytes(piece) for piece in transfer.pieces([Imported("a", "b", {"loss": series})]))
     at %= len(whole)
     try:
-        found = transfer.runs(whole[:at] + put + whole[at + gone :])
+        found, _ = transfer.runs(whole[:at] + put + whole[at + gone :])
     except (ValueError, TypeError, KeyError, AttributeError):
         return
     assert all(isinstance(run, Imported) for run in found)
@@ -145,7 +146,7 @@ def test_a_damaged_answer_is_refused_or_read(at, put, gone):
 def test_commands_read_foreign_files_in_the_child(tmp_path, capsys, monkeypatch):
     """A reader that runs away ends in an error of the command, of import, compare and trace alike."""
     monkeypatch.setattr(confinement, "CPU_SECONDS", 1)
-    monkeypatch.setattr(formats, "read", lambda *_: _endless())
+    monkeypatch.setattr(formats, "read_batch", lambda *_: _endless())
     monkeypatch.setattr("stepscope.importers.traces.chrome_trace.read_traces", lambda *_, **__: _endless())
     path = tmp_path / "log.jsonl"
     path.write_bytes(SAMPLES["jsonl"])

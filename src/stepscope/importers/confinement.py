@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 
 from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.importers.source import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +48,7 @@ class ChildLimits:
     @classmethod
     def of(cls, paths: Sequence[str], address_bytes: int = ADDRESS_BYTES) -> ChildLimits:
         """Return the limits for some files and folders, by their size."""
-        megabytes = sum(map(_size, paths)) / 1e6
+        megabytes = sum(map(size_of, paths)) / 1e6
         return cls(address_bytes, CPU_SECONDS + int(CPU_SECONDS_PER_MB * megabytes))
 
 
@@ -169,11 +170,3 @@ def _ending(status: int, limits: ChildLimits) -> str:
     if number == signal.SIGKILL:
         return "its reader was killed; perhaps memory is short"
     return f"its reader ended by signal {number}" if number else "its reader ended without a result"
-
-
-def _size(path: str) -> int:
-    if not os.path.isdir(path):
-        with contextlib.suppress(OSError):
-            return os.stat(path).st_size
-        return 0
-    return sum(_size(os.path.join(place, name)) for place, _, names in os.walk(path) for name in names[:10_000])

@@ -6,8 +6,8 @@ File names are ignored, because logs are called anything. A folder is searched; 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.importers import own_export, training_logger
@@ -23,7 +23,7 @@ from stepscope.importers.logs import (
     trainer_state,
 )
 from stepscope.importers.nvidia_smi import table as nvidia_smi
-from stepscope.importers.source import head, unreadable
+from stepscope.importers.source import head, size_of, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,27 +51,105 @@ def detect(path: str) -> ImportFormat | None:
 
 
 def read(path: str, form: str | None = None) -> list[Imported]:
-    """Return the runs in a file or folder of another tool.
+    """Return the runs in a file or folder of another tool, ordered by path.
 
     Args:
         path: a file, or a folder that is searched for files of any format.
         form: name of the format, if it cannot be detected; in a folder, only files of this format are read.
 
     Raises:
-        StepscopeError: nothing there can be read.
+        StepscopeError: nothing there can be read. In a folder, some files may not: the first run notes these.
+    """
+    found = survey(path, form)
+    parts = [read_batch(batch) for batch in found.batches]
+    runs = sorted((run for some, _ in parts for run in some), key=lambda run: (run.path, run.key))
+    problems = [*found.problems, *(problem for _, some in parts for problem in some)]
+    if not runs:
+        raise problems[0] if problems else nothing_in(path)
+    first, *others = runs
+    return [replace(first, notes=(*first.notes, *(f"beside it: {error}" for error in problems[:10]))), *others]
+
+
+def nothing_in(folder: str) -> StepscopeError:
+    """Return the error for a folder in which there is nothing to read."""
+    return unreadable(folder, "no file in it is of a format that Stepscope reads", f"it reads {', '.join(FORMATS)}")
+
+
+class Batch(NamedTuple):
+    """Files, or folders, of one format that are read together, because they may be one run."""
+
+    format: str
+    paths: tuple[str, ...]
+    size: int
+    """Bytes on disk."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is in a file or folder of another tool."""
+
+    batches: tuple[Batch, ...]
+    problems: tuple[StepscopeError, ...] = ()
+    """Files that cannot be read."""
+    others: int = 0
+    """Number of files of no known format."""
+
+
+def survey(path: str, form: str | None = None) -> Survey:
+    """Return what there is to read in a file or folder, by a look at the start of each file.
+
+    Raises:
+        StepscopeError: it is a file that cannot be read.
     """
     path = os.fspath(path)
     known = ", ".join(FORMATS)
     if form is not None and form not in FORMATS:
         raise UsageError(f"read {path!r} as {form!r}", "there is no such format", f"take one of {known}")
-    if os.path.isdir(path) and owner(path) is None:
-        return _read_folder(path, form)
-    if os.path.isdir(path):
-        form = form or getattr(owner(path), "name", None)
-    chosen = FORMATS[form] if form is not None else detect(path)
-    if chosen is None:
-        raise unreadable(path, "its content is of no format that Stepscope reads", f"it reads {known}")
-    return chosen.read_all(path)
+    chosen = None
+    if not os.path.isdir(path):
+        chosen = FORMATS[form] if form is not None else detect(path)
+        if chosen is None:
+            raise unreadable(path, "its content is of no format that Stepscope reads", f"it reads {known}")
+    chosen = chosen or owner(path)
+    return _survey_folder(path, form) if chosen is None else Survey((Batch(chosen.name, (path,), size_of(path)),))
+
+
+def _survey_folder(folder: str, form: str | None) -> Survey:
+    together: dict[tuple[str, str], list[str]] = {}
+    problems: list[StepscopeError] = []
+    others = 0
+    for path in sources(folder):
+        try:
+            found = owner(path) if os.path.isdir(path) else detect(path)
+        except StepscopeError as error:
+            problems.append(error)
+            continue
+        if found is None or form not in {None, found.name}:
+            others += 1
+        else:
+            together.setdefault((found.name, path if found.unite is list else _home(path)), []).append(path)
+    for place in [place for name, place in together if name == "tfevents"]:  # Lightning may write the same run twice
+        tables = together.get(("csv", place), [])
+        tables[:] = [path for path in tables if os.path.basename(path) != "metrics.csv"]
+    batches = [Batch(name, tuple(some), sum(map(size_of, some))) for (name, _), some in together.items() if some]
+    return Survey(tuple(batches), tuple(problems), others)
+
+
+def _home(path: str) -> str:
+    """Return the folder of a run with this file; every checkpoint of a run has a folder of its own in it."""
+    folder = os.path.dirname(path)
+    return os.path.dirname(folder) if os.path.basename(folder).startswith("checkpoint-") else folder
+
+
+def read_batch(batch: Batch) -> tuple[list[Imported], list[StepscopeError]]:
+    """Return the runs of a batch, and the errors of files that cannot be read."""
+    form, runs, problems = FORMATS[batch.format], [], []
+    for path in batch.paths:
+        try:
+            runs += form.read_all(path)
+        except StepscopeError as error:
+            problems.append(error)
+    return form.unite(runs), problems
 
 
 def owner(folder: str) -> ImportFormat | None:
@@ -81,29 +159,6 @@ def owner(folder: str) -> ImportFormat | None:
     except OSError:
         return None
     return next((form for form in FORMATS.values() if form.owns_folder(folder, names)), None)
-
-
-def _read_folder(folder: str, form: str | None) -> list[Imported]:
-    """Return the runs of a folder ordered by path; the first one notes what could not be read."""
-    by_format: dict[str, list[Imported]] = {name: [] for name in FORMATS}
-    failed: list[StepscopeError] = []
-    for path in sources(folder):
-        try:
-            found = owner(path) if os.path.isdir(path) else detect(path)
-            if found is not None and form in {None, found.name}:
-                by_format[found.name] += found.read_all(path)
-        except StepscopeError as error:
-            failed.append(error)
-    runs = [run for name, some in by_format.items() for run in FORMATS[name].unite(some)]
-    if not runs and failed:
-        raise failed[0]
-    if not runs:
-        raise unreadable(folder, "no file in it is of a format that Stepscope reads", f"it reads {', '.join(FORMATS)}")
-    # Lightning writes the same run to event files and to a metrics.csv beside them.
-    logged = {os.path.dirname(run.path) for run in runs if run.format == "tfevents"}
-    doubled = {os.path.join(place, "metrics.csv") for place in logged}
-    first, *others = sorted((run for run in runs if run.path not in doubled), key=lambda run: run.path)
-    return [replace(first, notes=(*first.notes, *(f"beside it: {error}" for error in failed[:10]))), *others]
 
 
 def sources(folder: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
@@ -162,3 +162,12 @@ def json_value(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def size_of(path: str) -> int:
+    """Return the bytes on disk of a file, or of the files in a folder; 0 if it is gone."""
+    if not os.path.isdir(path):
+        with suppress(OSError):
+            return os.stat(path).st_size
+        return 0
+    return sum(size_of(os.path.join(place, name)) for place, _, names in os.walk(path) for name in names[:10_000])

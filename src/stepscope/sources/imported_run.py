@@ -39,6 +39,8 @@ EARLIEST = 1e8
 """Smaller times, in seconds, count from the start of the run (as dates they would lie before 1973)."""
 LATEST = 2**62 // SECOND
 STATES = ("finished", "interrupted", "failed", "killed", "oom-killed", "preempted", "lost")
+ANY_FILE = ("events.out.tfevents", "metrics.csv", "metrics.jsonl", "trainer_state.json", "checkpoint-")
+"""What file and folder names begin with that say nothing about a run."""
 LABELS = ("tags", "notes", "group")
 OWN_FACTS = ("id", "name", "project", "created", "state", "cause", "config", "events", *LABELS)
 """Facts that become facts of the run; all others are stored as facts of the source."""
@@ -56,6 +58,8 @@ class StoredRun:
     format: str
     source: str
     notes: tuple[str, ...]
+    name: str = ""
+    """For people."""
     existed: bool = False
     """Whether a run with this id and content existed, so that nothing was written."""
 
@@ -66,15 +70,18 @@ def store(
     project: str = "",
     run_id: str | None = None,
     advance: Callable[[int], object] = lambda _points: None,
+    *,
+    is_dry: bool = False,
 ) -> StoredRun:
     """Write a run below `root`, completely or not at all. Raises StepscopeError if it has no points or its id is taken.
 
     Args:
         run: the imported run.
         root: folder that holds the runs.
-        project: by default that of our own export, else "imported".
+        project: by default that of the source, else "imported".
         run_id: by default that of our own export, else made of its time and content.
         advance: called with the number of points after each write.
+        is_dry: write nothing, only say what would be written.
     """
     count = sum(map(len, run.columns.values()))
     if not count:
@@ -85,17 +92,30 @@ def store(
     chosen = check_run_id(run_id or run.facts.get("id") or f"{started}-{digest & 0xFFFF:04x}")
     home = project or str(run.facts.get("project") or "") or "imported"
     target = root / _folder_name(home) / chosen
-    found = StoredRun(target, chosen, home, count, len(run.columns), run.format, run.path, run.notes)
+    name = str(run.facts.get("name") or _name_of(run.path))
+    found = StoredRun(target, chosen, home, count, len(run.columns), run.format, run.path, run.notes, name)
     if target.exists():
         return _existing(found, target, digest)
+    if is_dry:
+        return found
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        _write(run, RunFolder(draft), base, {"id": chosen, "project": home, "digest": digest}, advance)
+        about = {"id": chosen, "name": name, "project": home, "digest": digest}
+        _write(run, RunFolder(draft), base, about, advance)
         target.parent.mkdir(parents=True, exist_ok=True)
         draft.rename(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return found
+
+
+def _name_of(path: str) -> str:
+    """Return a name for people: of the file, or of its folder if every run's file is called like that."""
+    folder, name = os.path.split(os.path.normpath(path))
+    while name.startswith(ANY_FILE) and os.path.basename(folder):
+        folder, name = os.path.split(folder)
+    above = os.path.basename(folder)
+    return f"{above}/{name}" if name.startswith("version_") and above else name
 
 
 def _existing(found: StoredRun, target: Path, digest: int) -> StoredRun:
@@ -150,7 +170,7 @@ def _write(
     facts = {
         "format": FORMAT_VERSION,
         "id": about["id"],
-        "name": str(run.facts.get("name") or os.path.basename(os.path.normpath(run.path))),
+        "name": about["name"],
         "project": about["project"],
         "created": max(0, base),
         "config": run.facts.get("config", run.facts.get("hparams")),
@@ -174,18 +194,25 @@ def _write(
 
 def _note_ranks(node: NodeState, points: Points, run: Imported) -> None:
     """Record the progress of the ranks of an attempt; samples of a machine alone belong to rank 0."""
-    known_state = run.facts.get("state")
-    state, cause = (known_state, str(run.facts.get("cause") or "")) if known_state in STATES else ("finished", "")
+    state, cause, is_inferred = _end(run.facts)
     ranks = [rank for rank in np.unique(points.rank).tolist() if rank >= 0]
     for rank in ranks or ([] if node.ranks else [0]):
         part = points.select(points.rank == rank) if ranks else points
-        known = node.ranks.setdefault(rank, RankState(state, cause, started=int(part.time.min())))
+        known = node.ranks.setdefault(rank, RankState(state, cause, started=int(part.time.min()), inferred=is_inferred))
         known.rows += len(part)
         steps = part.step[part.step >= 0]
         known.step = max(int(steps.max()), known.step or 0) if len(steps) else known.step
         known.started = min(known.started, int(part.time.min()))
         known.ended = max(known.ended or 0, int(part.time.max()))
     node.time = max(node.time, int(points.time.max()))
+
+
+def _end(facts: dict[str, Any]) -> tuple[str, str, bool]:
+    """Return how a run ended, why, and whether that is inferred, because its source does not know."""
+    state = facts.get("state")
+    if state in STATES:
+        return state, str(facts.get("cause") or ""), False
+    return ("lost", "its source says that it was running", True) if state == "running" else ("finished", "", True)
 
 
 def _portions(run: Imported, base: int) -> Iterator[tuple[int, int, Points]]:
