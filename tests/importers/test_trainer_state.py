@@ -5,6 +5,7 @@ import json
 import pytest
 
 from stepscope.core.errors import StepscopeError
+from stepscope.importers import formats
 from stepscope.importers.logs import trainer_state
 from tests.importers.foreign import shared
 
@@ -50,3 +51,11 @@ def test_what_is_no_state_is_an_error(text, tmp_path):
     path.write_text(text)
     with pytest.raises(StepscopeError, match="cannot read"):
         trainer_state.FORMAT.read(str(path))
+
+
+def test_states_of_other_names_in_one_folder_are_runs_of_their_own(tmp_path):
+    """Only checkpoints repeat a run: two files side by side are two runs."""
+    for name, loss in (("a.json", 1.0), ("b.json", 2.0)):
+        state = {"global_step": 1, "log_history": [{"step": 1, "loss": loss}]}
+        (tmp_path / name).write_text(json.dumps(state))
+    assert [run.series("loss").value.tolist() for run in formats.read(str(tmp_path))] == [[1.0], [2.0]]

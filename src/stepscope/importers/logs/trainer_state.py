@@ -35,10 +35,10 @@ def fill(path: str, run: RunBuilder) -> None:
 
 def furthest(found: Sequence[Imported]) -> list[Imported]:
     """Return one state of each run: every checkpoint of a run repeats the log of those before it."""
-    best: dict[str, Imported] = {}
+    best: dict[tuple[str, str], Imported] = {}
     for each in found:
-        folder = os.path.dirname(each.path)
-        run = os.path.dirname(folder) if os.path.basename(folder).startswith("checkpoint-") else folder
+        folder, name = os.path.split(each.path)
+        run = os.path.dirname(folder) if os.path.basename(folder).startswith("checkpoint-") else folder, name
         if run not in best or _progress(each) >= _progress(best[run]):
             best[run] = each
     return list(best.values())
