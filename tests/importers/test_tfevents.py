@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stepscope.importers.binary import tfevents
+from stepscope.importers.binary import event_columns, tfevents
 from stepscope.importers.binary.wire import fields
 from tests.importers.foreign import event, event_file, field, scalar, shared, single
 
@@ -116,3 +119,72 @@ def test_any_bytes_are_fields_or_a_value_error(data):
         assert all(math.isfinite(each.integer) for each in fields(data))
     except ValueError:
         return
+
+
+TAGS = some.sampled_from(
+    ["x", "train/loss", "学习率", "b" * 110, "c" * 130, "y\udcff".encode("utf-8", "surrogateescape")]
+)
+STEPS = some.one_of(some.integers(0, 300), some.integers(-(2**63), 2**63 - 1))
+VALUES = some.builds(scalar, TAGS, some.floats(width=32))
+OTHERS = some.builds(lambda tag: field(1, tag) + field(4, b"image"), TAGS)
+EVENTS = some.one_of(
+    some.builds(event, STEPS, some.floats(), VALUES),
+    some.builds(event, STEPS, some.floats(), VALUES, some.one_of(VALUES, OTHERS)),
+    some.builds(lambda time, value: field(1, time) + field(5, field(1, value)), some.floats(), VALUES),
+    some.builds(lambda step, status: event(step, 1.0, session=status), STEPS, some.integers(0, 2)),
+    some.binary(max_size=40),
+)
+
+
+@contextmanager
+def decoded(few, piece):
+    """Decode records in bulk from `few` of one size on, and read pieces of some bytes."""
+    with patch.object(event_columns, "FEW", few), patch.object(tfevents, "PIECE", piece):
+        yield
+
+
+def as_told(run):
+    """Return all that is in a run, so that it can be compared."""
+    columns = {name: [column.tobytes() for column in list_of(series)] for name, series in run.columns.items()}
+    return list(columns.items()), run.facts, run.notes
+
+
+def list_of(series):
+    return [series.step, series.time, series.value, series.rank, series.attempt]
+
+
+@given(some.lists(EVENTS, max_size=30), some.integers(1, 3), some.data())
+def test_many_records_at_once_are_read_as_one_by_one(tmp_path_factory, events, times, data):
+    """Decoding in bulk gives what decoding each record gives: also of damaged files, and of pieces of any size."""
+    content = bytearray(event_file(*events * times))
+    for place in data.draw(some.lists(some.integers(0, len(content) - 1), max_size=3)):
+        content[place] ^= data.draw(some.integers(1, 255))
+    cut = data.draw(some.sampled_from([len(content), data.draw(some.integers(0, len(content)))]))
+    folder = tmp_path_factory.mktemp("events")
+    with decoded(few=sys.maxsize, piece=2**22):
+        one_by_one = as_told(read(folder, bytes(content[:cut])))
+    with decoded(few=1, piece=data.draw(some.sampled_from([2**22, 1, 50, 1000]))):
+        assert as_told(read(folder, bytes(content[:cut]))) == one_by_one
+
+
+@pytest.mark.parametrize("module", ["torch.utils.tensorboard", "tensorboardX"])
+def test_values_are_those_that_tensorboard_reads(tmp_path, module):
+    """Each point of a real file stands as TensorBoard's own reader has it, in the order of the file."""
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    writer = pytest.importorskip(module).SummaryWriter(str(tmp_path))
+    for step in [*range(300), 7, 7, 5, -3, 2**40]:
+        for value, tag in enumerate(["loss", "学习率", "a/b c", "x" * 120]):
+            writer.add_scalar(tag, [math.nan, math.inf, -math.inf, step + 0.1][(step + value) % 4], step)
+    writer.close()
+    [path] = tmp_path.iterdir()
+    told: dict[str, list[tuple[int, float, float]]] = {}
+    for each in loader.LegacyEventFileLoader(str(path)).Load():
+        for value in each.summary.value:
+            told.setdefault(value.tag, []).append((each.step, each.wall_time, value.simple_value))
+    run = tfevents.FORMAT.read(str(path))
+    assert len(told) == 4
+    for tag, points in told.items():
+        series = run.series(tag)
+        assert list(map(repr, zip(series.step, series.time, series.value, strict=True))) == [
+            repr((np.int64(step), np.float64(time), np.float64(value))) for step, time, value in points
+        ]

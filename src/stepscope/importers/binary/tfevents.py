@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from stepscope.core.tensorboard import EXACT_FIELD, masked_crc
+from stepscope.importers.binary.event_columns import Scalars, checked
 from stepscope.importers.binary.wire import Field, fields, varint
 from stepscope.importers.imported import Imported, joined
 from stepscope.importers.run_builder import ImportFormat, RunBuilder
@@ -26,6 +27,8 @@ MOST_RECORD = 64 * 2**20
 CHECKED_BYTES = 64 * 1024
 """Maximum bytes of a record whose content is checked: records with scalars are small, and the checksum is slow in
 Python."""
+PIECE = 4 * 2**20
+"""Bytes that are read, and decoded, at once."""
 LENGTH = struct.Struct("<QI")
 CRC = struct.Struct("<I")
 STARTED = 1
@@ -54,10 +57,6 @@ class SummaryEvent(NamedTuple):
     """Tags of values that are not numbers: images, histograms, texts."""
 
 
-_length_crc = lru_cache(maxsize=4096)(masked_crc)
-"""Checksum of a length; most records of a file share a few lengths."""
-
-
 def recognises(head: FileHead) -> bool:
     """Return whether a file starts with the length of a record and its checksum."""
     if len(head.data) < LENGTH.size:
@@ -68,46 +67,72 @@ def recognises(head: FileHead) -> bool:
 def fill(path: str, run: RunBuilder) -> None:
     """Read the scalars of one file, up to the first damaged length."""
     attempt = 0
-    for record in _records(path, run.note):
-        try:
-            event = decode(record)
-        except ValueError:
-            run.note("records that are no events, left out")
-            continue
-        attempt += event.started and bool(run.columns)
-        run.facts |= event.facts
-        for tag, value in event.scalars:
-            run.add(tag, value, event.step, event.time, 0, attempt)
-        for tag in event.others:
-            run.leave_out("images, histograms and texts", tag)
+    for data, starts in _records(path, run.note):
+        attempt = _add_records(data, starts, run, attempt)
 
 
-def _records(path: str, note: Callable[[str], None]) -> Iterator[bytes]:
-    """Yield the content of the records with valid checksums."""
+def _records(path: str, note: Callable[[str], None]) -> Iterator[tuple[bytes, list[int]]]:
+    """Yield whole records as they come: bytes, and where in them the content of each record starts."""
     buffer = bytearray()
     wanted = LENGTH.size
-    for piece in chunks(path, note):
+    for piece in chunks(path, note, PIECE):
         buffer += piece
-        at = 0
-        while len(buffer) - at >= wanted:
-            size, crc = LENGTH.unpack_from(buffer, at)
-            if _length_crc(bytes(buffer[at : at + 8])) != crc or size > MOST_RECORD:
-                note("a record's length is damaged: what follows is not read")
-                return
-            whole = LENGTH.size + size + CRC.size
-            if len(buffer) - at < whole:
-                wanted = whole
+        if len(buffer) < wanted:
+            continue
+        data, at, starts, size = bytes(buffer), 0, [], 0
+        wanted = LENGTH.size
+        while len(data) - at >= wanted:
+            size = _content_size(data[at : at + LENGTH.size])
+            wanted = LENGTH.size + size + CRC.size
+            if size < 0 or len(data) - at < wanted:
                 break
-            content = bytes(buffer[at + LENGTH.size : at + LENGTH.size + size])
-            if size <= CHECKED_BYTES and masked_crc(content) != CRC.unpack_from(buffer, at + whole - CRC.size)[0]:
-                note("records with a wrong checksum, left out")
-            else:
-                yield content
-            at += whole
+            starts.append(at + LENGTH.size)
+            at += wanted
             wanted = LENGTH.size
+        yield data[:at], starts
+        if size < 0:
+            note("a record's length is damaged: what follows is not read")
+            return
         del buffer[:at]
     if buffer:
         note("the last record is cut: the run was being written or was killed")
+
+
+@lru_cache(maxsize=4096)
+def _content_size(head: bytes) -> int:
+    """Return the length that stands before a record, -1 if it is damaged; most records of a file share a few."""
+    size, crc = LENGTH.unpack(head)
+    return int(size) if masked_crc(head[:8]) == crc and size <= MOST_RECORD else -1
+
+
+def _add_records(data: bytes, starts: list[int], run: RunBuilder, attempt: int) -> int:
+    """Add the points of whole records, given the attempt before them; return the one after them."""
+    at = np.array(starts, np.int64)
+    sizes = np.diff(at, append=len(data) + LENGTH.size) - (LENGTH.size + CRC.size)
+    points, is_right, is_left = Scalars(), np.zeros(len(at), bool), np.ones(len(at), bool)
+    for rows, mine in checked(data, at, sizes):
+        is_right[mine] = True
+        is_left[mine[points.add_rows(rows, at[mine])]] = False
+    restarts = []
+    for index in np.flatnonzero(is_left).tolist():
+        start, end = starts[index], starts[index] + int(sizes[index])
+        content = data[start:end]
+        is_checked = is_right[index] or len(content) > CHECKED_BYTES
+        if not is_checked and masked_crc(content) != CRC.unpack_from(data, end)[0]:
+            run.note("records with a wrong checksum, left out")
+            continue
+        try:
+            event = decode(content)
+        except ValueError:
+            run.note("records that are no events, left out")
+            continue
+        if event.started:
+            restarts.append(start)
+        run.facts |= event.facts
+        points.add(start, event.step, event.time, event.scalars)
+        for tag in event.others:
+            run.leave_out("images, histograms and texts", tag)
+    return points.move_to(run, restarts, attempt)
 
 
 def decode(record: bytes) -> SummaryEvent:
