@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stepscope.importers.imported import Imported, ImportedSeries
 
 NODE = "imported"
-PORTION = 1_000_000
+PORTION = 500_000
 """Approximate number of points per sealed file."""
 SECOND = 1_000_000
 EARLIEST = 1e8
