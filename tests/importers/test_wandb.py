@@ -1,13 +1,32 @@
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
+from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stepscope.importers.binary import wandb
+from stepscope.core.ring import NO_STEP
+from stepscope.importers.binary import level_log, wandb
 from tests.importers.foreign import field, history, items, shared, wandb_file
+
+SCRIPT = """
+import math, wandb
+run = wandb.init(project="p", name="n", tags=["a", "ü"], notes="why", group="g", config={"lr": 0.1})
+run.define_metric("val/*", step_metric="epoch")
+for step in range(40):
+    values = [math.nan, math.inf, -math.inf, step + 0.1]
+    run.log({"loss": values[step % 4], "损失": step * 1.0, "deep": {"x": -step, "y": {"z": 0.5}}, "x" * 120: 1e-300})
+    run.log({"val/acc": 1 / (step + 1), "epoch": step * 10, "text": "t", "yes": True, "none": None, "list": [1]})
+run.log({"late": 2**62, "big": 2**70}, step=1000)
+run.finish(exit_code=3)
+"""
 
 
 def read(tmp_path, data):
@@ -25,6 +44,110 @@ def test_the_real_file_is_read_whole():
     assert run.series("cpu/usage_ratio").value.tolist() == [0.243]
     assert 1613519040 < run.series("cpu/usage_ratio").time[0] < 1613519100
     assert run.notes == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["json", "json,typed"])
+def test_a_run_of_wandb_is_read_as_its_own_classes_read_it(tmp_path, encoding):
+    """Each number of a real file is there at its step, whether W&B wrote it as text, or with its type, too."""
+    proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    quiet = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false", "HOME": str(tmp_path)}
+    chosen = {"WANDB_DIR": str(tmp_path), "WANDB_X_HISTORY_VALUE_ENCODING": encoding, "WANDB_X_DISABLE_STATS": "true"}
+    subprocess.run([sys.executable, "-c", SCRIPT], env={**os.environ, **quiet, **chosen}, cwd=tmp_path, check=True)
+    [path] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    told: dict[str, list[tuple[int, float]]] = {}
+    for record in (each for some_records in level_log.records(str(path), pytest.fail) for each in some_records):
+        row = proto.Record.FromString(record).history
+        found = {"/".join(item.nested_key): json.loads(item.value_json) for item in row.item}
+        for name, value in found.items():
+            if not name.startswith("_") and type(value) in {int, float}:
+                step = found["epoch"] if name.startswith("val/") else row.step.num
+                told.setdefault(name, []).append((step, float(value)))
+    run = wandb.FORMAT.read(str(path))
+    read_back = {
+        name: zip(run.series(name).step.tolist(), run.series(name).value.tolist(), strict=True) for name in told
+    }
+    assert sum(map(len, told.values())) == 40 * 7 + 2
+    assert {name: repr(list(points)) for name, points in read_back.items()} == {k: repr(v) for k, v in told.items()}
+    named = {key: run.facts[key] for key in ("project", "name", "tags", "notes", "group", "config", "state", "cause")}
+    assert named == {
+        "project": "p",
+        "name": "n",
+        "tags": ["a", "ü"],
+        "notes": "why",
+        "group": "g",
+        "config": {"lr": 0.1},
+        "state": "failed",
+        "cause": "exit code 3",
+    }
+    assert abs(run.facts["created"] - path.stat().st_mtime) < 600
+
+
+def test_typed_values_are_read_without_their_text(tmp_path):
+    """Fields 3 to 8 hold nothing, a switch, a zigzag integer, a double, a text or JSON; only numbers are metrics."""
+    proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    record = proto.Record(num=1)
+    record.history.step.num = 7
+    kinds = {"none": 0, "boolean": True, "integer": -(2**40), "number": math.inf, "text": "5", "json": '{"a": 1}'}
+    for kind, value in kinds.items():
+        record.history.item.add(nested_key=["deep", kind], **{kind: value})
+    run = read(tmp_path, wandb_file(record.SerializeToString()))
+    assert {name: run.series(name).value.tolist() for name in run.names()} == {
+        "deep/integer": [-(2.0**40)],
+        "deep/number": [math.inf],
+        "deep/json/a": [1.0],
+    }
+    assert run.series("deep/integer").step.tolist() == [7]
+
+
+def typed(name, number, value):
+    """Return an item in the order that W&B's core writes: the text, then the value with its type."""
+    return field(2, name) + field(16, json.dumps(value)) + field(number, value)
+
+
+ITEMS = some.one_of(
+    some.builds(
+        lambda name, value: (name, value, field(2, name) + field(16, json.dumps(value))),
+        *(
+            some.sampled_from(["x", "y", "_z", "损失", "n" * 100]),
+            some.one_of(some.floats(), some.integers(), some.text(max_size=3)),
+        ),
+    ),
+    some.builds(lambda name, value: (name, value, typed(name, 6, value)), some.sampled_from(["x", "y"]), some.floats()),
+    some.builds(
+        lambda value: ("i", value, field(2, "i") + field(16, str(value)) + field(5, value * 2)), some.integers(0, 99)
+    ),
+    some.builds(lambda value: ("a/b", value, field(2, "a") + field(2, "b") + field(6, value)), some.floats()),
+)
+ROWS = some.lists(ITEMS, max_size=5, unique_by=lambda one: one[0])
+
+
+@given(some.lists(some.tuples(ROWS, some.one_of(some.none(), some.integers(-9, 2**62)), some.booleans()), max_size=8))
+def test_many_rows_at_once_are_read_as_one_by_one(tmp_path_factory, rows):
+    """Each number stands at its row's step, in the order of the rows, however its item is written."""
+    told: dict[str, list[tuple[int, str]]] = {}
+    histories = []
+    for row, step, is_first in rows:
+        own = field(2, field(1, step)) if step is not None else b""
+        parts = [own if is_first else b"", *(field(1, data) for _, _, data in row), b"" if is_first else own]
+        histories.append(field(2, b"".join(parts)))
+        for name, value, _ in row:
+            if not name.startswith("_") and not isinstance(value, str):
+                told.setdefault(name, []).append((NO_STEP if step is None else step, repr(float(value))))
+    with patch.object(level_log, "READ_AT_ONCE", 1 + len(histories) * 37 % 100):
+        run = read(tmp_path_factory.mktemp("wandb"), wandb_file(*histories))
+    found = {name: (run.series(name).step.tolist(), run.series(name).value.tolist()) for name in run.names()}
+    assert {name: list(zip(steps, map(repr, found), strict=True)) for name, (steps, found) in found.items()} == told
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 32768, 100_000])
+def test_bytes_may_come_in_any_portions(tmp_path, size):
+    """A file that grows is read as it comes: portions end anywhere, and nothing is kept back."""
+    rows = [history({"x": step, "text": "a" * 900}, step=step) for step in range(80)]
+    with patch.object(level_log, "READ_AT_ONCE", size):
+        run = read(tmp_path, wandb_file(*rows))
+    assert run.series("x").value.tolist() == list(range(80))
+    assert not any("cut" in note for note in run.notes)
 
 
 def test_what_was_logged_is_read_back(tmp_path):

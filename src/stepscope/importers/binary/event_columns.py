@@ -13,12 +13,12 @@ import numpy as np
 from stepscope.core.tensorboard import crc_table, masked_crc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     from stepscope.core.arrays import Floats, Integers
-    from stepscope.importers.run_builder import RunBuilder
+    from stepscope.importers.binary.gathered_points import GatheredPoints
 
     Rows = NDArray[np.uint8]
     """The content of records of one size, one per row."""
@@ -35,71 +35,34 @@ AFTER_TIME, LONGEST_STEP, NUMBER_BYTES = 9, 10, 5
 """Bytes of the time with its key, of the largest varint, and of the number with its key."""
 
 
-class Scalars:
-    """Points of many tags in any order; each has a place, which increases along the file."""
+def add_scalars(points: GatheredPoints, rows: Rows, places: Integers) -> NDArray[np.bool_]:
+    """Add the records that have the shape of `add_scalar`; return which these are."""
+    taken = np.zeros(len(rows), bool)
+    size = rows.shape[1]
+    step_ends = AFTER_TIME + 2 + (rows[:, AFTER_TIME + 1 :][:, :LONGEST_STEP] < 0x80).argmax(axis=1)
+    step_ends[rows[:, AFTER_TIME] != STEP] = AFTER_TIME  # step 0 is not written
+    for end in np.unique(step_ends).tolist():
+        frame = _frame(size - end)
+        tag_at, number_at = end + len(frame), size - NUMBER_BYTES
+        fits = (step_ends == end) & (rows[:, 0] == TIME) & (rows[:, number_at] == NUMBER) & bool(frame)
+        fits &= (rows[:, end:tag_at] == np.frombuffer(frame, np.uint8)).all(axis=1)
+        fits &= (rows[:, end - 1] < 0x80) | (end == AFTER_TIME)
+        if not fits.any():
+            continue
+        found = rows[fits]
+        codes = _coded(found[:, tag_at:number_at], points)
+        step = _varints(found[:, AFTER_TIME + 1 : end])
+        time, value = _reals(found[:, 1:AFTER_TIME], "<f8"), _reals(found[:, number_at + 1 :], "<f4")
+        points.add_columns(places[fits], codes, step, time, value)
+        taken |= fits
+    return taken
 
-    def __init__(self) -> None:
-        self._codes: dict[str, int] = {}
-        """The number of each tag."""
-        self._columns: list[tuple[Integers, Integers, Integers, Floats, Floats]] = []
-        """Place, number of the tag, step, time and value of some points."""
-        self._single: list[tuple[int, int, int, float, float]] = []
 
-    def add_rows(self, rows: Rows, places: Integers) -> NDArray[np.bool_]:
-        """Add the records that have the shape of `add_scalar`; return which these are."""
-        taken = np.zeros(len(rows), bool)
-        size = rows.shape[1]
-        step_ends = AFTER_TIME + 2 + (rows[:, AFTER_TIME + 1 :][:, :LONGEST_STEP] < 0x80).argmax(axis=1)
-        step_ends[rows[:, AFTER_TIME] != STEP] = AFTER_TIME  # step 0 is not written
-        for end in np.unique(step_ends).tolist():
-            frame = _frame(size - end)
-            tag_at, number_at = end + len(frame), size - NUMBER_BYTES
-            fits = (step_ends == end) & (rows[:, 0] == TIME) & (rows[:, number_at] == NUMBER) & bool(frame)
-            fits &= (rows[:, end:tag_at] == np.frombuffer(frame, np.uint8)).all(axis=1)
-            fits &= (rows[:, end - 1] < 0x80) | (end == AFTER_TIME)
-            if not fits.any():
-                continue
-            found = rows[fits]
-            codes = self._coded(found[:, tag_at:number_at])
-            step = _varints(found[:, AFTER_TIME + 1 : end])
-            time, value = _reals(found[:, 1:AFTER_TIME], "<f8"), _reals(found[:, number_at + 1 :], "<f4")
-            self._columns.append((places[fits], codes, step, time, value))
-            taken |= fits
-        return taken
-
-    def _coded(self, tags: Rows) -> Integers:
-        width, joined = tags.shape[1], tags.tobytes()
-        texts = [joined[at : at + width] for at in range(0, len(joined), width)]
-        codes = {text: self._code(text.decode("utf-8", "replace")) for text in set(texts)}
-        return np.fromiter(map(codes.__getitem__, texts), np.int64, len(texts))
-
-    def _code(self, tag: str) -> int:
-        return self._codes.setdefault(tag, len(self._codes))
-
-    def add(self, place: int, step: int, time: float, values: Iterable[tuple[str, float]]) -> None:
-        """Add the points of one record, tag and value each, of which a record has less than one per byte."""
-        for offset, (tag, value) in enumerate(values):
-            self._single.append((place + offset, self._code(tag), step, time, value))
-
-    def move_to(self, run: RunBuilder, restarts: Sequence[int], attempt: int) -> int:
-        """Add all points to a run in their order; return the attempt after the last of `restarts`, which are places.
-
-        A restart before the first point of a run is its start.
-        """
-        parts = [*self._columns, *([tuple(map(np.array, zip(*self._single, strict=True)))] if self._single else [])]
-        if not parts:
-            return attempt + (len(restarts) if run.columns else 0)
-        place, code, step, time, value = map(np.concatenate, zip(*parts, strict=True))
-        first = place.min()
-        counted = np.array([one for one in restarts if run.columns or one > first], np.int64)
-        attempts = attempt + np.searchsorted(counted, place, "right")
-        order = np.lexsort((place, code))
-        cuts = np.flatnonzero(np.diff(code[order]) | np.diff(attempts[order])) + 1
-        tags = list(self._codes)
-        for part in sorted(np.split(order, cuts), key=lambda part: int(place[part[0]])):
-            tag, at_attempt = tags[code[part[0]]], int(attempts[part[0]])
-            run.extend(tag, value[part], step[part], time[part], attempt=at_attempt)
-        return attempt + len(counted)
+def _coded(tags: Rows, points: GatheredPoints) -> Integers:
+    width, joined = tags.shape[1], tags.tobytes()
+    texts = [joined[at : at + width] for at in range(0, len(joined), width)]
+    codes = {text: points.code(text.decode("utf-8", "replace")) for text in set(texts)}
+    return np.fromiter(map(codes.__getitem__, texts), np.int64, len(texts))
 
 
 def checked(data: bytes, starts: Integers, sizes: Integers) -> Iterator[tuple[Rows, Integers]]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from stepscope.core.tensorboard import EXACT_FIELD, masked_crc
-from stepscope.importers.binary.event_columns import Scalars, checked
+from stepscope.importers.binary.event_columns import add_scalars, checked
+from stepscope.importers.binary.gathered_points import GatheredPoints
 from stepscope.importers.binary.wire import Field, fields, varint
 from stepscope.importers.imported import Imported, joined
 from stepscope.importers.run_builder import ImportFormat, RunBuilder
@@ -109,10 +110,10 @@ def _add_records(data: bytes, starts: list[int], run: RunBuilder, attempt: int) 
     """Add the points of whole records, given the attempt before them; return the one after them."""
     at = np.array(starts, np.int64)
     sizes = np.diff(at, append=len(data) + LENGTH.size) - (LENGTH.size + CRC.size)
-    points, is_right, is_left = Scalars(), np.zeros(len(at), bool), np.ones(len(at), bool)
+    points, is_right, is_left = GatheredPoints(), np.zeros(len(at), bool), np.ones(len(at), bool)
     for rows, mine in checked(data, at, sizes):
         is_right[mine] = True
-        is_left[mine[points.add_rows(rows, at[mine])]] = False
+        is_left[mine[add_scalars(points, rows, at[mine])]] = False
     restarts = []
     for index in np.flatnonzero(is_left).tolist():
         start, end = starts[index], starts[index] + int(sizes[index])
@@ -129,7 +130,8 @@ def _add_records(data: bytes, starts: list[int], run: RunBuilder, attempt: int) 
         if event.started:
             restarts.append(start)
         run.facts |= event.facts
-        points.add(start, event.step, event.time, event.scalars)
+        for offset, (tag, value) in enumerate(event.scalars):  # a record has more bytes than scalars
+            points.add(start + offset, tag, event.step, event.time, value)
         for tag in event.others:
             run.leave_out("images, histograms and texts", tag)
     return points.move_to(run, restarts, attempt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,3 +78,9 @@ def varint(message: bytes, at: int) -> tuple[int, int]:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
     raise ValueError("varint longer than 10 bytes")
+
+
+def timestamp(message: bytes) -> float:
+    """Return the time in a google.protobuf.Timestamp, in seconds since 1970; NaN if it has none."""
+    parts = {field.number: field.signed for field in fields(message)}
+    return parts[1] + parts.get(2, 0) / 1e9 if 1 in parts else math.nan

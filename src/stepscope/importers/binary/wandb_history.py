@@ -1,0 +1,233 @@
+"""The rows of W&B's history, decoded many at once: all rows advance together, item by item."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from stepscope.core.ring import NO_STEP
+from stepscope.importers.binary.gathered_points import GatheredPoints
+from stepscope.importers.binary.wire import fields, varint
+from stepscope.importers.rows import values
+from stepscope.importers.source import json_value
+from stepscope.importers.words import moment, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from stepscope.core.arrays import Floats, Integers
+    from stepscope.importers.binary.wire import Field
+    from stepscope.importers.run_builder import RunBuilder
+
+JSON_TEXT = 16
+TYPED: dict[int, Callable[[Field], Any]] = {
+    3: lambda _field: None,
+    4: lambda field: bool(field.integer),
+    5: lambda field: field.integer >> 1 ^ -(field.integer & 1),
+    6: lambda field: field.real,
+    7: lambda field: field.text,
+    8: lambda field: json_value(field.text),
+}
+"""Fields of a value that has a type, which W&B writes beside or instead of a JSON text; integers are zigzag."""
+ITEM, NAME, TEXT = 0x0A, 0x12, (0x82, 0x01)
+"""Keys on the wire: an item of a row, its (nested) key, its JSON text."""
+STEP, STEP_NUMBER = b"\x12", b"\x08"
+SHORT_STEP = 10
+"""A message with a step of fewer bytes holds a varint of up to 56 bits, which is positive."""
+NUMBER, INTEGER = 0x31, 0x28
+"""Keys of a value with a type, which W&B writes after the text."""
+NUMERIC = np.isin(np.arange(256), list(b"-0123456789NI"))
+"""Which bytes a number in JSON starts with, NaN and Infinity included."""
+MOST_STEP = 2.0**62
+FARTHEST = 600
+"""Bytes behind the data that may be looked at: two lengths of one byte."""
+
+
+class OddItem(NamedTuple):
+    """An item that is not just a key and a number."""
+
+    place: int
+    row: int
+    name: str
+    value: Any
+
+
+def item(message: bytes) -> tuple[str, Any]:
+    """Return the name of an item, its keys joined, and its value; one with a type is exact where JSON is not."""
+    keys: list[str] = []
+    value: Any = None
+    has_type = False
+    for part in fields(message):
+        if part.number in {1, 2} and part.data:
+            keys.append(part.text)
+        elif part.number in TYPED:
+            value, has_type = TYPED[part.number](part), True
+        elif part.number == JSON_TEXT and not has_type:
+            value = json_value(part.text)
+    return "/".join(keys), value
+
+
+def axis_of(name: str, axes: Mapping[str, str]) -> str | None:
+    """Return the metric that is the step of another: as defined for it, else for the longest matching `…*`."""
+    if name in axes:
+        return axes[name]
+    globs = [glob for glob in axes if glob.endswith("*") and name.startswith(glob[:-1])]
+    return axes[max(globs, key=len)] if globs else None
+
+
+def add_history(messages: Sequence[bytes], run: RunBuilder, axes: Mapping[str, str]) -> None:
+    """Add calls of `wandb.log`; `axes` says which metric is the step of which."""
+    rows = _Rows(messages)
+    items = rows.items()
+    for _ in range(np.count_nonzero(rows.is_bad)):
+        run.note("records that cannot be decoded, left out")
+    time = np.array([moment(one) for one in rows.values_of("_timestamp", items).tolist()])
+    counted = _whole(rows.values_of("_step", items))
+    own = np.where(rows.steps == NO_STEP, counted, rows.steps)
+    axis_steps: dict[str | None, Integers] = {None: own}
+
+    def steps(name: str) -> Integers:
+        axis = axis_of(name, axes) if axes else None
+        if axis not in axis_steps:
+            found = _whole(rows.values_of(str(axis), items))
+            axis_steps[axis] = np.where(found == NO_STEP, own, found)
+        return axis_steps[axis]
+
+    points = GatheredPoints()
+    for name, mine in items.by_name():
+        row = items.row[mine]
+        code = np.full(len(row), points.code(name), np.int64)
+        points.add_columns(items.place[mine], code, steps(name)[row], time[row], items.value[mine])
+    for odd in rows.odd:
+        if not rows.is_bad[odd.row] and not odd.name.startswith("_"):
+            for offset, (name, value) in enumerate(values({odd.name: odd.value}, run.not_a_number)):
+                points.add(odd.place + offset, name, int(steps(name)[odd.row]), float(time[odd.row]), value)
+    points.move_to(run)
+
+
+class _Items(NamedTuple):
+    """Items that are a name and a number."""
+
+    place: Integers
+    row: Integers
+    code: Integers
+    """Index of the name."""
+    value: Floats
+    names: list[str]
+
+    def of(self, name: str) -> Integers:
+        """Return the indices of the items with a name."""
+        return np.flatnonzero(self.code == self.names.index(name)) if name in self.names else np.empty(0, np.int64)
+
+    def by_name(self) -> Iterator[tuple[str, Integers]]:
+        """Yield each metric's name and the indices of its items in order; names with `_` are W&B's own."""
+        order = np.argsort(self.code, kind="stable")
+        for part in np.split(order, np.flatnonzero(np.diff(self.code[order])) + 1):
+            if len(part) and not (name := self.names[self.code[part[0]]]).startswith("_"):
+                yield name, part
+
+
+class _Rows:
+    """The content of some rows."""
+
+    def __init__(self, messages: Sequence[bytes]) -> None:
+        self._data = b"".join(messages)
+        self._bytes = np.frombuffer(self._data + bytes(FARTHEST), np.uint8)
+        self._ends = np.cumsum([len(message) for message in messages], dtype=np.int64)
+        self.steps = np.full(len(messages), NO_STEP, np.int64)
+        """The step in a row's own field."""
+        self.is_bad = np.zeros(len(messages), bool)
+        self.odd: list[OddItem] = []
+
+    def items(self) -> _Items:
+        """Return the items that are a key and a number; others are decoded one by one into `odd`."""
+        row, start, stop = self._spans()
+        data = self._bytes
+        text = start + data[start + 1] + 5
+        text_end = text + data[text - 1]
+        fits = (data[start] == NAME) & (data[start + 1] < 0x80) & (data[text - 1] < 0x80) & NUMERIC[data[text]]
+        fits &= (data[text - 3] == TEXT[0]) & (data[text - 2] == TEXT[1])
+        is_double = (text_end + 9 == stop) & (data[text_end] == NUMBER)
+        is_integer = (text_end < stop) & (data[text_end] == INTEGER) & (data[stop - 1] < 0x80)
+        fits &= (text_end == stop) | is_double | is_integer
+        try:
+            found = [float(self._data[at:end]) for at, end in _pairs(text[fits], text_end[fits])]
+        except ValueError:  # it only looks like a number, never so in a file of W&B
+            fits[:], found = False, []
+        value = np.full(len(row), np.nan)
+        value[fits] = found
+        value[fits & is_double] = self._doubles(text_end[fits & is_double] + 1)
+        for index in np.flatnonzero(~fits).tolist():
+            self._add_odd(int(row[index]), int(start[index]), self._data[start[index] : stop[index]])
+        fits &= ~self.is_bad[row]
+        keys = [self._data[at:end] for at, end in _pairs(start[fits] + 2, text[fits] - 3)]
+        codes = {key: code for code, key in enumerate(dict.fromkeys(keys))}
+        code = np.fromiter(map(codes.__getitem__, keys), np.int64, len(keys))
+        return _Items(start[fits], row[fits], code, value[fits], [key.decode("utf-8", "replace") for key in codes])
+
+    def _spans(self) -> tuple[Integers, Integers, Integers]:
+        """Return row, start and end of each item; what follows the items of a row is decoded by itself."""
+        at = np.concatenate([[0], self._ends[:-1]]).astype(np.int64)
+        rows, found = np.arange(len(at)), []
+        while len(rows):
+            here = at[rows]
+            low, high = self._bytes[here + 1].astype(np.int64), self._bytes[here + 2].astype(np.int64)
+            is_short = low < 0x80
+            start = here + np.where(is_short, 2, 3)
+            stop = start + np.where(is_short, low, low & 0x7F | high << 7)
+            fits = (self._bytes[here] == ITEM) & (is_short | (high < 0x80)) & (stop <= self._ends[rows])
+            rows, start, stop = rows[fits], start[fits], stop[fits]
+            found.append((rows, start, stop))
+            at[rows] = stop
+            rows = rows[stop < self._ends[rows]]
+        for row in np.flatnonzero(at < self._ends).tolist():
+            self._add_rest(row, int(at[row]))
+        row, start, stop = map(np.concatenate, zip(*found, strict=True))
+        order = np.argsort(start)
+        return row[order], start[order], stop[order]
+
+    def _add_rest(self, row: int, at: int) -> None:
+        """Add what comes after the items of a row: mostly just its step; any other order of fields, too."""
+        rest = self._data[at : self._ends[row]]
+        try:
+            if rest[:1] == STEP and rest[2:3] == STEP_NUMBER and rest[1] == len(rest) - 2 < SHORT_STEP:
+                self.steps[row] = varint(rest, 3)[0]
+                return
+            for offset, field in enumerate(fields(rest)):
+                if field.number == 1:
+                    self._add_odd(row, at + offset, field.data)
+                elif field.number == 2:
+                    self.steps[row] = next((part.signed for part in fields(field.data) if part.number == 1), 0)
+        except ValueError:
+            self.is_bad[row] = True
+
+    def _add_odd(self, row: int, place: int, message: bytes) -> None:
+        try:
+            self.odd.append(OddItem(place, row, *item(message)))
+        except ValueError:
+            self.is_bad[row] = True
+
+    def _doubles(self, at: Integers) -> Floats:
+        found: Floats = self._bytes[at[:, np.newaxis] + np.arange(8)].view("<f8")[:, 0].astype(np.float64)
+        return found
+
+    def values_of(self, name: str, items: _Items) -> Floats:
+        """Return a metric's value in each row, NaN where it has none."""
+        found = np.full(len(self.steps), np.nan)
+        mine = items.of(name)
+        found[items.row[mine]] = items.value[mine]
+        for odd in self.odd:
+            if odd.name == name:
+                found[odd.row] = figure if (figure := number(odd.value)) is not None else np.nan
+        return found
+
+
+def _pairs(starts: Integers, ends: Integers) -> Iterator[tuple[int, int]]:
+    return zip(starts.tolist(), ends.tolist(), strict=True)
+
+
+def _whole(found: Floats) -> Integers:
+    """Return numbers as steps, as `words.whole` does; NO_STEP for what is none."""
+    is_step = np.abs(found) < MOST_STEP
+    return np.where(is_step, np.where(is_step, found, 0).astype(np.int64), NO_STEP)
