@@ -78,7 +78,7 @@ def axis_of(name: str, axes: Mapping[str, str]) -> str | None:
 
 def add_history(messages: Sequence[bytes], run: RunBuilder, axes: Mapping[str, str]) -> None:
     """Add calls of `wandb.log`; `axes` says which metric is the step of which."""
-    rows = _Rows(messages)
+    rows = _HistoryRows(messages)
     items = rows.items()
     for _ in range(np.count_nonzero(rows.is_bad)):
         run.note("records that cannot be decoded, left out")
@@ -128,7 +128,7 @@ class _Items(NamedTuple):
                 yield name, part
 
 
-class _Rows:
+class _HistoryRows:
     """The content of some rows."""
 
     def __init__(self, messages: Sequence[bytes]) -> None:
