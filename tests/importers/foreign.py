@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.tensorboard import masked_crc
+from tests.importers import tracker_files
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -140,5 +141,6 @@ SAMPLES = {
     "csv": b"epoch,step,train_loss,val_loss\n0,9,0.5,\n0,10,,0.4\n",
     "step_log": b"step:1/9 train_loss:2.5 train_time:79ms step_avg:79.2ms\nstep:2/9 train_loss:2.25 train_time:99ms\n",
     "console_log": b"== PHASE 1 (step 1) ==\n  Total Loss: 0.5\n== PHASE 1 (step 2) ==\n  Total Loss: 0.25\n",
+    **tracker_files.FILES,
 }
 """The smallest file of each format that says something."""

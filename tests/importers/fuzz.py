@@ -1,5 +1,6 @@
 """Damage small files of every format at random for some seconds, and read them: `python -m tests.importers.fuzz 60`.
 
+A second number is the seed; a name after it, the only format that is damaged.
 Prints how many inputs were read, what was not an error of ours, the longest, and the memory.
 """
 
@@ -18,6 +19,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.importers import formats
 from stepscope.importers.traces.chrome_trace import read_traces
 from tests.importers.foreign import SAMPLES
+from tests.importers.tracker_files import FOLDERS, folder
 
 EVENT = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.5, "dur": 2, "args": {"stream": 7}}
 TRACE = json.dumps({"traceEvents": [EVENT] * 4, "schemaVersion": 1}).encode()
@@ -56,25 +58,34 @@ def read(path: str, name: str, draw: random.Random) -> None:
         formats.read(path, name if draw.random() < 0.5 else None)
 
 
-def main(seconds: float, seed: int = 0) -> int:
+def written(name: str, place: Path, draw: random.Random) -> tuple[bytes, Path]:
+    """Write a damaged file, or a folder with one damaged file; return the damaged bytes, and what to read."""
+    if name in FOLDERS:
+        file = draw.choice(list(FOLDERS[name]))
+        data = damaged(FOLDERS[name][file], draw)
+        return data, folder({**FOLDERS[name], file: data}, place / name)
+    data = damaged((TRACE if name == "trace" else SAMPLES[name]) * draw.choice([1, 1, 3]), draw)
+    (place / "file").write_bytes(data)
+    return data, place / "file"
+
+
+def main(seconds: float, seed: int = 0, only: str = "") -> int:
     """Read damaged files; the exit code says whether any of them was not refused in our way."""
     draw, count, bad, longest = random.Random(seed), 0, 0, (0.0, "")
-    sources = {**SAMPLES, "trace": TRACE}
+    names = [each for each in (*SAMPLES, *FOLDERS, "trace") if only in {"", each}]
     end = time.monotonic() + seconds
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "file"
+    with tempfile.TemporaryDirectory() as place:
         while time.monotonic() < end:
-            name = draw.choice(list(sources))
-            data = damaged(sources[name] * draw.choice([1, 1, 3]), draw)
-            path.write_bytes(data)
+            name = draw.choice(names)
+            data, target = written(name, Path(place), draw)
             began = time.process_time()
             try:
-                read(str(path), name, draw)
+                read(str(target), name, draw)
             except StepscopeError:
                 pass
             except Exception as error:  # noqa: BLE001 - that is what is looked for
                 bad += 1
-                print(f"{name}: {type(error).__name__}: {error}: {data!r}")
+                print(f"{name}: {type(error).__name__}: {error}: {data[:2000]!r}")
             longest = max(longest, (time.process_time() - began, name))
             count += 1
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
@@ -83,4 +94,4 @@ def main(seconds: float, seed: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0))
+    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0, "".join(sys.argv[3:4])))

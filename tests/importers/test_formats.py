@@ -10,9 +10,19 @@ import pytest
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.importers import formats
 from tests.importers.foreign import SAMPLES, event, event_file, scalar, shared
+from tests.importers.tracker_files import FOLDERS, folder
 
 
-@pytest.mark.parametrize("name", formats.FORMATS)
+@pytest.mark.parametrize("name", FOLDERS)
+def test_every_folder_is_told_by_what_is_in_it(name, tmp_path):
+    """A folder that is one thing is read as one run, also below another folder."""
+    place = folder(FOLDERS[name], tmp_path / "some" / "run")
+    for path in (place, tmp_path):
+        (run,) = formats.read(str(path))
+        assert (run.format, run.path) == (name, str(place))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
 def test_every_format_is_told_by_content_alone(name, tmp_path):
     """A file without a name that means anything is read as what it is."""
     path = tmp_path / "a"
@@ -26,7 +36,7 @@ def test_every_format_is_told_by_content_alone(name, tmp_path):
     assert all(len(run.series(each)) for each in run.names())
 
 
-@pytest.mark.parametrize("name", formats.FORMATS)
+@pytest.mark.parametrize("name", SAMPLES)
 def test_packed_files_say_the_same(name, tmp_path):
     """A gzip file is read as what it holds."""
     (tmp_path / "plain").write_bytes(SAMPLES[name])

@@ -12,6 +12,7 @@ from hypothesis import strategies as some
 from stepscope.core.errors import StepscopeError
 from stepscope.importers import formats, run_builder, source, transfer, words
 from tests.importers.foreign import SAMPLES
+from tests.importers.tracker_files import FOLDERS, folder
 
 
 def write(tmp_path, data):
@@ -150,6 +151,20 @@ def test_damaged_files_of_every_format_are_read_or_refused(tmp_path_factory, nam
     assert all(map(is_sound, runs))
 
 
+@given(some.sampled_from(list(FOLDERS)), some.integers(0), some.integers(0), some.integers(0), some.binary(max_size=12))
+def test_damaged_folders_of_every_format_are_read_or_refused(tmp_path_factory, name, which, begin, length, put):
+    """The same for formats that are folders: one of the files is damaged, or missing."""
+    file, data = list(FOLDERS[name].items())[which % len(FOLDERS[name])]
+    begin, length = begin % len(data), length % len(data)
+    place = folder(FOLDERS[name], tmp_path_factory.getbasetemp() / name)
+    (place / file).write_bytes(data[:begin] + put + data[begin + length :])
+    try:
+        runs = formats.read(str(place), name)
+    except StepscopeError:
+        return
+    assert all(map(is_sound, runs))
+
+
 @given(
     some.sampled_from(list(SAMPLES)),
     some.text(alphabet="step: =|,{}[]'\"0123456789.eE-+nainf/%\n\tMWiBabc#_", max_size=400),
@@ -192,4 +207,4 @@ def test_titles_that_are_damaged_do_not_end_the_reader(tmp_path):
 
 def test_every_format_has_a_sample():
     """The tests that damage files damage those of every format."""
-    assert set(SAMPLES) == set(formats.FORMATS)
+    assert {*SAMPLES, *FOLDERS} == set(formats.FORMATS)

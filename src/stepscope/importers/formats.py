@@ -24,6 +24,7 @@ from stepscope.importers.logs import (
 )
 from stepscope.importers.nvidia_smi import table as nvidia_smi
 from stepscope.importers.source import head, size_of, unreadable
+from stepscope.importers.trackers import mlflow_files, mlflow_sql, trackio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,9 @@ DEEPEST = 8
 """Maximum depth of the search."""
 WANDB_FOLDERS = {"files", "logs", "tmp"}
 _MODULES = (
-    *(own_export, training_logger, tfevents, wandb, trainer_state, megatron_golden, mllog, nvidia_smi, jsonl),
+    *(own_export, training_logger, tfevents, wandb),
+    *(mlflow_sql, mlflow_files, trackio),
+    *(trainer_state, megatron_golden, mllog, nvidia_smi, jsonl),
     *(megatron, lightning_csv, step_log, console_log),
 )
 FORMATS: dict[str, ImportFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}

@@ -11,6 +11,7 @@ import math
 from array import array
 from typing import TYPE_CHECKING, Any
 
+from stepscope.importers import parquet
 from stepscope.importers.run_builder import ImportFormat, RunBuilder
 from stepscope.importers.source import MOST_LINE_BYTES, FileHead, document, json_value, lines, opened, unreadable
 from stepscope.importers.words import moment
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 
 KEYS = ("name", "rank", "attempt", "seq", "step", "time", "value")
-PARQUET, ARROW = b"PAR1", b"ARROW1"
+ARROW = b"ARROW1"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-_BATCH = 1 << 16
 
 
 def recognises(head: FileHead) -> bool:
     """Return whether `stepscope export` has written a file."""
-    return _reader(head.data) is not None
+    columns = parquet.columns(head)
+    return _reader(head.data) is not None and (not columns or {*KEYS} <= {*columns})
 
 
 def _reader(data: bytes) -> Callable[[str, RunBuilder], None] | None:
@@ -40,7 +41,7 @@ def _reader(data: bytes) -> Callable[[str, RunBuilder], None] | None:
         return _read_lines
     if begin.startswith(ARROW):
         return _read_arrow
-    return _read_parquet if begin.startswith(PARQUET) else None
+    return _read_parquet if begin.startswith(parquet.MAGIC) else None
 
 
 def fill(path: str, run: RunBuilder) -> None:
@@ -147,20 +148,11 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _read_parquet(path: str, run: RunBuilder) -> None:
-    import duckdb
-
     query = "SELECT name, rank, attempt, seq, step, epoch_us(time) / 1e6, value, run, project FROM read_parquet($1)"
-    try:
-        with duckdb.connect(config={"threads": "1", "memory_limit": "512MB"}) as connection:
-            connection.execute("SET enable_progress_bar = false")  # it would appear on stdout after two seconds
-            found = connection.execute(query, [path])
-            while rows := found.fetchmany(_BATCH):
-                for row in rows:
-                    add_point(run, *row[:7])
-                run.facts = {"id": rows[0][7], "project": rows[0][8] or ""}
-    except duckdb.Error as error:
-        cause = str(error).partition("\n")[0]
-        raise unreadable(path, f"it is no Parquet file of points ({cause})", "export the run again") from error
+    for rows in parquet.rows(path, query, "export the run again"):
+        for row in rows:
+            add_point(run, *row[:7])
+        run.facts = {"id": rows[0][7], "project": rows[0][8] or ""}
 
 
 def _read_arrow(path: str, run: RunBuilder) -> None:
