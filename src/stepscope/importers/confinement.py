@@ -65,11 +65,7 @@ def confined(what: str, work: Work, limits: ChildLimits | None = None) -> bytes:
     """
     limits = limits or ChildLimits()
     with _result_file() as result:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # else the child would write it a second time
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries, which the child does not use
-            child = os.fork()
+        child = forked()
         if not child:
             _work(work, result, limits)
         status = _wait(child)
@@ -78,8 +74,17 @@ def confined(what: str, work: Work, limits: ChildLimits | None = None) -> bytes:
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == DONE:
             return result.read(size)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == REFUSED:
-            raise _refusal(what, result.read(_ASIDE))
-        raise StepscopeError(what, _ending(status, limits), "check the file, or give a smaller part of it")
+            raise refusal(what, result.read(_ASIDE))
+        raise StepscopeError(what, ending(status, limits), "check the file, or give a smaller part of it")
+
+
+def forked() -> int:
+    """Fork: return the pid of the child, or 0 in the child."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # else the child would write it a second time
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries, which the child does not use
+        return os.fork()
 
 
 def _result_file() -> contextlib.AbstractContextManager[BinaryIO]:
@@ -105,25 +110,42 @@ def _work(work: Work, result: BinaryIO, limits: ChildLimits) -> NoReturn:
     code = REFUSED
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        _confine(limits)
+        confine(limits)
         try:
             result.writelines(work())
             result.flush()
             code = DONE
-        except StepscopeError as error:
-            _refuse(result, [error.what, error.cause, error.remedy], type(error).__name__)
-        except MemoryError:
-            _refuse(result, [f"memory is short: reading may take {limits.address_bytes >> 20} MiB"])
-        except OSError as error:
-            _refuse(result, [f"what is in it does not fit into {limits.result_bytes >> 20} MiB ({error.strerror})"])
         except Exception as error:  # noqa: BLE001 - a reader that fails on a file must report it, not vanish
-            _refuse(result, [f"its reader failed ({type(error).__name__}: {error})"])
+            _refuse(result, refusal_of(error, limits))
     finally:
         os._exit(code)
 
 
-def _confine(limits: ChildLimits) -> None:
-    """Set the limits. Narrower limits of the system stay."""
+def refusal_of(error: Exception, limits: ChildLimits) -> bytes:
+    """Return an error of the child as bytes, for `refusal`."""
+    kind = ""
+    if isinstance(error, StepscopeError):
+        kind, parts = type(error).__name__, [error.what, error.cause, error.remedy]
+    elif isinstance(error, MemoryError):
+        parts = [f"memory is short: reading may take {limits.address_bytes >> 20} MiB"]
+    elif isinstance(error, OSError):
+        parts = [f"what is in it does not fit into {limits.result_bytes >> 20} MiB ({error.strerror})"]
+    else:
+        parts = [f"its reader failed ({type(error).__name__}: {error})"]
+    return json.dumps([kind, *(part[:4000] for part in parts)]).encode()[:_ASIDE]
+
+
+def renew_time(limits: ChildLimits) -> None:
+    """Give the child its CPU time again: one that follows a live file may work for days, but not for long at a time."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    soft = int(used.ru_utime + used.ru_stime) + limits.cpu_seconds
+    with contextlib.suppress(OSError, ValueError):  # some systems know a limit but do not let it be set
+        resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def confine(limits: ChildLimits) -> None:
+    """Set the limits of this process. Narrower limits of the system stay."""
     wanted = {
         resource.RLIMIT_AS: _address_space() + limits.address_bytes,
         resource.RLIMIT_CPU: limits.cpu_seconds,
@@ -145,15 +167,16 @@ def _address_space() -> int:
         return 0
 
 
-def _refuse(result: BinaryIO, parts: list[str], kind: str = "") -> None:
+def _refuse(result: BinaryIO, data: bytes) -> None:
     with contextlib.suppress(OSError):
         result.seek(0)
         result.truncate()
-        result.write(json.dumps([kind, *(part[:4000] for part in parts)]).encode()[:_ASIDE])
+        result.write(data)
         result.flush()
 
 
-def _refusal(what: str, data: bytes) -> StepscopeError:
+def refusal(what: str, data: bytes) -> StepscopeError:
+    """Return the error in the bytes of `refusal_of`; `what` is verb and object."""
     try:
         kind, *parts = json.loads(data)
     except ValueError:
@@ -163,7 +186,8 @@ def _refusal(what: str, data: bytes) -> StepscopeError:
     return (UsageError if kind == UsageError.__name__ else StepscopeError)(*parts)
 
 
-def _ending(status: int, limits: ChildLimits) -> str:
+def ending(status: int, limits: ChildLimits) -> str:
+    """Return how a child ended without a result, as text; `status` is its wait status."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number == signal.SIGXCPU:
         return f"reading it takes more than {limits.cpu_seconds} s of processor time"

@@ -37,6 +37,8 @@ MOST_FILES = 10_000
 DEEPEST = 8
 """Maximum depth of the search."""
 WANDB_FOLDERS = {"files", "logs", "tmp"}
+OUR_RUN = {"run.json", "nodes", "tail"}
+"""What a folder of a run of ours has in it: it needs no reader."""
 _MODULES = (
     *(own_export, training_logger, tfevents, wandb),
     *(mlflow_sql, mlflow_files, trackio),
@@ -167,10 +169,13 @@ def owner(folder: str) -> ImportFormat | None:
 def sources(folder: str) -> Iterator[str]:
     """Yield what may be read in a folder: files, and folders that are one thing, ordered by name, a few levels deep.
 
-    Links to folders are not followed. Folders beside a W&B run file are skipped: they repeat the run.
+    Links to folders and runs of ours are not followed. Folders beside a W&B run file are skipped: they repeat the run.
     """
     left = MOST_FILES
     for place, folders, names in os.walk(folder):
+        if OUR_RUN.issubset({*folders, *names}):
+            folders.clear()
+            continue
         if any(form.owns_folder(place, {*folders, *names}) for form in FORMATS.values()):
             folders.clear()
             yield place

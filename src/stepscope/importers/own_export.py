@@ -176,4 +176,4 @@ def _read_arrow(path: str, run: RunBuilder) -> None:
     run.facts = {"id": about.get("run"), "name": about.get("run_name"), "project": about.get("project", "")}
 
 
-FORMAT = ImportFormat("stepscope", "what `stepscope export` writes", recognises, fill, is_ours=True)
+FORMAT = ImportFormat("stepscope", "what `stepscope export` writes", recognises, fill, is_ours=True, reads_on=False)

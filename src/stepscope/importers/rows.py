@@ -12,10 +12,10 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from stepscope.importers.run_builder import TEXT, RunBuilder
+from stepscope.importers.source import at_end
 from stepscope.importers.words import index, moment, number, plain, whole
 
 if TYPE_CHECKING:
@@ -159,6 +159,10 @@ DEEPEST = 4
 """Maximum depth of nested objects; `{"train": {"loss": 1}}` is `train/loss`."""
 SAMPLE_ROWS = 2000
 """Number of first rows used to find the columns that name owners."""
+UNCERTAIN = frozenset((*WORKERS, *CARDS, *HOSTS, *PARTS))
+"""Columns of which only several rows show whether they name owners."""
+PATIENT_ENDS = 20
+"""How often the end of a live source is reached before such a column is judged by the rows that are there."""
 
 
 def place(names: Iterable[str], words: tuple[str, ...]) -> str | None:
@@ -197,27 +201,73 @@ def add_rows(run: RunBuilder, rows: Iterable[Mapping[Any, Any]]) -> None:
     The first rows show which columns name owners (a rank, a GPU, a host), so that the values of eight GPUs become eight
     series, not one. A text that is the same in every row that has it becomes a fact.
     """
-    named = ({str(name): value for name, value in row.items()} for row in rows)
-    sample = list(islice(named, SAMPLE_ROWS))
-    whose = owners([(_key(row), row) for row in sample])
-    for note in whose.notes():
-        run.note(note)
-    texts: dict[str, tuple[str | None, int]] = {}
+    intake = RowIntake(run)
+    for row in rows:
+        intake.add({str(name): value for name, value in row.items()})
+    intake.finish()
 
-    def remember(name: str, value: Any) -> None:
-        if isinstance(value, str):
-            text, seen = texts.get(name, (value, 0))
-            texts[name] = text if text == value else None, seen + 1
-        else:
-            run.not_a_number(name, value)
 
-    for count, row in enumerate(chain(sample, named)):
-        _add_row(run, row, count, whose, remember)
-    for name, (text, count) in texts.items():
-        if text is None:
-            run.leave_out(TEXT, name, count)
+class RowIntake:
+    """Rows on their way into a run: the first ones wait until it is known which of their columns name owners."""
+
+    def __init__(self, run: RunBuilder) -> None:
+        """Start empty; call `finish` when all rows are added."""
+        self._run = run
+        self._sample: list[dict[str, Any]] = []
+        self._whose: Owners | None = None
+        self._count = self._ends = 0
+        self._texts: dict[str, tuple[str | None, int]] = {}
+        at_end(self._settle_live)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add a row, or keep it until enough rows are there."""
+        if self._whose is not None:
+            self._take(row, self._whose)
+            return
+        self._sample.append(row)
+        if len(self._sample) >= SAMPLE_ROWS:
+            self._settle()
+
+    def finish(self) -> None:
+        """Add what is left; a text that changed from row to row is left out."""
+        self._settle()
+        for name, (text, count) in self._texts.items():
+            if text is None:
+                self._run.leave_out(TEXT, name, count)
+
+    def _settle_live(self) -> None:
+        """Add the rows of a live source that is short so far; a column that may name owners is given some time."""
+        if self._whose is not None or not self._sample:
+            return
+        self._ends += 1
+        names = {plain(name) for row in self._sample for name in row}
+        if names.isdisjoint(UNCERTAIN) or self._ends >= PATIENT_ENDS:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Decide which columns name owners, and add the rows that waited for it."""
+        if self._whose is None:
+            whose = self._whose = owners([(_key(row), row) for row in self._sample])
+            for note in whose.notes():
+                self._run.note(note)
+            waiting, self._sample = self._sample, []
+            for row in waiting:
+                self._take(row, whose)
+
+    def _take(self, row: dict[str, Any], whose: Owners) -> None:
+        _add_row(self._run, row, self._count, whose, self._remember)
+        self._count += 1
+
+    def _remember(self, name: str, value: Any) -> None:
+        if not isinstance(value, str):
+            self._run.not_a_number(name, value)
+            return
+        text, seen = self._texts.get(name, (value, 0))
+        self._texts[name] = text if text == value else None, seen + 1
+        if text == value:
+            self._run.facts[name] = value
         else:
-            run.facts[name] = text
+            self._run.facts.pop(name, None)
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str]:

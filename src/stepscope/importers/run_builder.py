@@ -15,7 +15,7 @@ from stepscope.core.redact import jsonable, redact
 from stepscope.core.ring import NO_STEP
 from stepscope.importers.imported import Imported, ImportedSeries
 from stepscope.importers.source import FileHead, unreadable
-from stepscope.importers.words import canonical_names, clean
+from stepscope.importers.words import canonical_name, canonical_names, clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -55,7 +55,9 @@ class RunBuilder:
         self.columns: dict[str, PointColumns] = {}
         self.facts: dict[str, Any] = {}
         """Other facts in the source: configuration, hardware, versions."""
-        self._left, self._most_names = most_points, most_names
+        self._most, self._left, self._most_names = most_points, most_points, most_names
+        self._given: dict[str, str] = {}
+        """What the metrics that `take` has handed over are called."""
         self._notes: Counter[str] = Counter()
         self._left_out: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
@@ -142,9 +144,33 @@ class RunBuilder:
                 series[shown] = self.columns[source].series(shown)
         renamed = {name: clean(source) for source, name in known.items() if source != name}
         facts = redact(jsonable(self.facts)) | ({"names": renamed} if renamed else {})
+        return Imported(path, form, series, facts, self._told(), key)
+
+    def take(self, path: str, form: str, *, is_ours: bool = False, key: str = "") -> Imported:
+        """Return what was added since the last call as a run, and forget its points; a metric keeps its first name."""
+        taken = set(self._given.values())
+        for source in self.columns:
+            if source not in self._given:
+                shown = names.clean(source)[0] if is_ours else clean(canonical_name(source, taken))
+                if shown in taken:
+                    self.note(f"a second metric that reads {shown}, left out")
+                self._given[source] = "" if shown in taken else shown
+                taken.add(shown)
+        series = {}
+        for source, columns in self.columns.items():
+            if len(columns.value) and self._given[source]:
+                series[self._given[source]] = columns.series(self._given[source])
+            for column in columns:
+                del column[:]
+        self._left = self._most
+        renamed = {name: clean(source) for source, name in self._given.items() if name and source != name}
+        facts = redact(jsonable(self.facts)) | ({"names": renamed} if renamed else {})
+        return Imported(path, form, series, facts, self._told(), key)
+
+    def _told(self) -> tuple[str, ...]:
+        """Return the notes, and what was left out."""
         notes = [text if count == 1 else f"{text} ({count} times)" for text, count in self._notes.items()]
-        left_out = (_listed(*each) for each in self._left_out.items())
-        return Imported(path, form, series, facts, (*notes, *left_out), key)
+        return (*notes, *(_listed(*each) for each in self._left_out.items()))
 
 
 class RunBuilders:
@@ -183,6 +209,12 @@ class ImportFormat:
     """Merges the files of a folder that belong to one run: event files, checkpoints."""
     is_ours: bool = False
     """Whether Stepscope wrote it: names then stay as they are."""
+    part_of: Callable[[str], str] = lambda path: path
+    """What the paths of all files of one run have in common, such as their folder."""
+    repeats: bool = False
+    """Whether each file of a run repeats the ones before it, so that the latest has it all."""
+    reads_on: bool = True
+    """Whether the reader goes on when a file that it has read to its end grows; else a changed file is read again."""
     fill_all: Callable[[str, RunBuilders], None] | None = None
     """Reads a file or folder with any number of runs; instead of `fill`."""
     owns_folder: Callable[[str, Collection[str]], bool] = lambda _folder, _names: False

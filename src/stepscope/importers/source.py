@@ -37,6 +37,8 @@ BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
 """Exceptions raised for truncated or damaged compressed data."""
 AT_END: ContextVar[Callable[[], bool]] = ContextVar("AT_END")
 """What a reader asks at the end of its source; only set while a live run is followed. See `goes_on`."""
+HELD_BACK: ContextVar[list[Callable[[], None]]] = ContextVar("HELD_BACK")
+"""What is called before anything is handed over; only set while a live run is followed. See `at_end`."""
 
 
 def goes_on() -> bool:
@@ -47,6 +49,16 @@ def goes_on() -> bool:
     """
     ask = AT_END.get(None)
     return ask is not None and ask()
+
+
+def at_end(add: Callable[[], None]) -> None:
+    """Have `add` called whenever a followed source was read to its end, to add rows that a reader holds back so far.
+
+    A reader that looks at many rows before it adds the first one needs this: a live source may stay short for hours.
+    """
+    held_back = HELD_BACK.get(None)
+    if held_back is not None:
+        held_back.append(add)
 
 
 @dataclass(frozen=True)
@@ -96,15 +108,18 @@ def head(path: str) -> FileHead:
 
 def _first(path: str, size: int) -> bytes:
     data = bytearray()
-    for piece in chunks(path, lambda _: None):
+    for piece in chunks(path, lambda _: None, whole=True):
         data += piece
         if len(data) >= size:
             break
     return bytes(data[:size])
 
 
-def chunks(path: str, note: Note, size: int = 2**16) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces of `size`, the last one shorter, up to `MOST_BYTES`."""
+def chunks(path: str, note: Note, size: int = 2**16, *, whole: bool = False) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces of `size`, the last one shorter, up to `MOST_BYTES`.
+
+    A file that is followed goes on after its end, unless it is taken as a `whole`, as it is now.
+    """
     left = MOST_BYTES
     with opened(path) as stream:
         while left > 0:
@@ -113,7 +128,7 @@ def chunks(path: str, note: Note, size: int = 2**16) -> Iterator[bytes]:
             except BROKEN as error:
                 note(f"the packed file is damaged ({error}): what follows is not read")
                 return
-            if not piece and not goes_on():
+            if not piece and (whole or not goes_on()):
                 return
             left -= len(piece)
             if piece:

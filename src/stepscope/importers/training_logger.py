@@ -48,4 +48,4 @@ def _of_type(value: Any, kind: type) -> Any:
     return value if isinstance(value, kind) else kind()
 
 
-FORMAT = ImportFormat("training_logger", "a TrainingLogger's export", recognises, fill, is_ours=True)
+FORMAT = ImportFormat("training_logger", "a TrainingLogger's export", recognises, fill, is_ours=True, reads_on=False)

@@ -110,6 +110,8 @@ def runs(data: bytes) -> tuple[list[Imported], list[StepscopeError]]:
     for about in head["runs"]:
         columns = {}
         for name, count, has_seq in about["columns"]:
+            if not isinstance(count, int) or count < 0:
+                raise ValueError("a column has no length")
             arrays = []
             for kind in (*COLUMNS.values(), *([np.int64] if has_seq else [])):
                 arrays.append(np.frombuffer(data, kind, count, at).copy() if count else np.empty(0, kind))

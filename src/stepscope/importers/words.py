@@ -70,6 +70,18 @@ def canonical_names(names: Collection[str]) -> dict[str, str]:
     return result
 
 
+_CANONICAL = {word: ours for ours, words in reversed(SPELLINGS.items()) for word in (plain(ours), *words)}
+
+
+def canonical_name(name: str, taken: Collection[str]) -> str:
+    """Return the name that Stepscope uses for a further metric of a live source, or the name itself.
+
+    What the metrics before it are called is `taken`: a name that was given once stays.
+    """
+    ours = _CANONICAL.get(plain(name), name)
+    return name if ours in taken else ours
+
+
 def number(value: Any) -> float | None:
     """Return a value as a float, also "NaN" and "Infinity" as text; None for anything else (true and false too)."""
     if isinstance(value, float):

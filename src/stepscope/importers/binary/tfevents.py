@@ -247,4 +247,4 @@ def _began(file: Imported) -> tuple[float, str]:
     return min((float(series.time[0]) for series in file.columns.values() if len(series)), default=0.0), file.path
 
 
-FORMAT = ImportFormat("tfevents", "TensorBoard event file", recognises, fill, unite=join)
+FORMAT = ImportFormat("tfevents", "TensorBoard event file", recognises, fill, unite=join, part_of=os.path.dirname)

@@ -86,6 +86,13 @@ def _value(cell: str, separator: str) -> Any:
     return figure if figure is not None else cell.strip().removeprefix("'") or None
 
 
+def table_of(path: str) -> str:
+    """Return what the epoch tables of one run have in common; the path itself of any other CSV file."""
+    folder, name = os.path.split(path)
+    match = EPOCH_TABLE.fullmatch(name)
+    return path if match is None else os.path.join(folder, f"epoch_{match['rest']}")
+
+
 def join_epochs(runs: Sequence[Imported]) -> list[Imported]:
     """Return the runs of CSV files; epoch tables in one folder are one run, in the order of their numbers."""
     tables: dict[tuple[str, str], list[tuple[int, Imported]]] = defaultdict(list)
@@ -111,4 +118,5 @@ FORMAT = ImportFormat(
     fill,
     ("it holds no numbers", "give a CSV with a column step or time"),
     join_epochs,
+    part_of=table_of,
 )

@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.importers.source import lines
+from stepscope.importers.source import at_end, lines
 from stepscope.importers.words import parsed, plain, scaled
 
 if TYPE_CHECKING:
@@ -100,6 +100,9 @@ class Figures:
         """Start empty; call `finish` when all lines are read."""
         self._run = run
         self._found: defaultdict[str, list[tuple[float, LoggedStep]]] = defaultdict(list)
+        self._metrics: set[str] = set()
+        """Names whose values were added before."""
+        at_end(self._add_metrics)
 
     def add(self, line: str, at: LoggedStep) -> bool:
         """Keep the value in a line; return False if there is none."""
@@ -110,11 +113,16 @@ class Figures:
 
     def finish(self) -> None:
         """Turn values of several steps into metrics; one of a single step is a summary, or chance."""
+        self._add_metrics()
         for name, found in self._found.items():
-            if name in self._run.columns:
-                self._run.leave_out("figures that the line of their step tells too", name, len(found))
-            elif len({at.step for _, at in found}) < LEAST_TIMES:
-                self._run.leave_out("figures of one step only", name, len(found))
-            else:
-                for value, at in found:
+            known = name in self._run.columns
+            what = "figures that the line of their step tells too" if known else "figures of one step only"
+            self._run.leave_out(what, name, len(found))
+
+    def _add_metrics(self) -> None:
+        for name, found in list(self._found.items()):
+            is_new = name not in self._run.columns and len({at.step for _, at in found}) >= LEAST_TIMES
+            if is_new or name in self._metrics:
+                self._metrics.add(name)
+                for value, at in self._found.pop(name):
                     self._run.add(name, value, at.step, rank=at.rank, attempt=at.attempt)

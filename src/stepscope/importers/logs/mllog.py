@@ -167,4 +167,4 @@ def _durations(found: Sequence[MllogLine]) -> dict[str, Any]:
     return facts
 
 
-FORMAT = ImportFormat("mllog", "MLPerf log (:::MLLOG)", recognises, fill)
+FORMAT = ImportFormat("mllog", "MLPerf log (:::MLLOG)", recognises, fill, reads_on=False)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from stepscope.core.ring import NO_STEP
 from stepscope.importers.logs.log_lines import Figures, LoggedStep, messages, without_prefix
 from stepscope.importers.run_builder import ImportFormat, RunBuilder
+from stepscope.importers.source import at_end
 from stepscope.importers.words import parsed, plain, scaled
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def fill(path: str, run: RunBuilder) -> None:
 
     The time of a point is the training time so far, if its line has it.
     """
-    below = Figures(run)
+    below, durations = Figures(run), StepDurations(run)
     latest: dict[int, LoggedStep] = {}
     printed = 0
     for text, named_rank in messages(path, run, MOST_CHARACTERS):
@@ -99,11 +98,12 @@ def fill(path: str, run: RunBuilder) -> None:
         attempt = before.attempt + (step < before.step) if before else 0
         latest[rank] = LoggedStep(step, rank, attempt)
         time = dict(pairs).get(CLOCK, math.nan)
+        durations.add(step, time, attempt)
         for name, value in pairs:
             run.add(name, value, step, time, rank, attempt)
     if printed:
         run.note("its lines have no step: they were counted")
-    _add_step_seconds(run)
+    durations.finish()
     below.finish()
 
 
@@ -162,20 +162,42 @@ def _add_below(run: RunBuilder, below: Figures, line: str, at: LoggedStep) -> No
             run.leave_out("figures in lines that have no step", name)
 
 
-def _add_step_seconds(run: RunBuilder) -> None:
-    """Add the step time if lines have only the training time so far; a step ends at its last line."""
-    total = run.columns.get(CLOCK)
-    if total is None or "step_seconds" in run.columns:
-        return
-    step, time, attempt = (np.array(column) for column in (total.step, total.value, total.attempt))
-    last = np.ones(len(step), bool)
-    last[:-1] = (step[1:] != step[:-1]) | (attempt[1:] != attempt[:-1])
-    step, time, attempt = step[last], time[last], attempt[last]
-    with np.errstate(all="ignore"):
-        each = np.diff(time) / np.maximum(np.diff(step), 1)
-    for before in np.flatnonzero((each >= 0) & (attempt[1:] == attempt[:-1]) & (step[:-1] != NO_STEP)).tolist():
-        at = before + 1
-        run.add("step_seconds", float(each[before]), int(step[at]), float(time[at]), 0, int(attempt[at]))
+class StepDurations:
+    """The time of each step, if the lines have only the training time so far; a step ends at its last line."""
+
+    def __init__(self, run: RunBuilder) -> None:
+        """Start empty; call `finish` when all lines are read."""
+        self._run = run
+        self._lines: list[tuple[int, float, int]] = []
+        """Step, training time and attempt of the last line of each step since the last one that was added."""
+        self._is_ours = False
+        at_end(self._add_ended)
+
+    def add(self, step: int, time: float, attempt: int) -> None:
+        """Add a line: its step, the training time so far (NaN if it has none) and its attempt."""
+        if math.isnan(time):
+            return
+        if self._lines and self._lines[-1][::2] == (step, attempt):
+            self._lines.pop()
+        self._lines.append((step, time, attempt))
+
+    def finish(self) -> None:
+        """Add the time of every step, also of the last."""
+        if "step_seconds" in self._run.columns and not self._is_ours:
+            return
+        for (step, time, attempt), (following, end, same) in pairwise(self._lines):
+            seconds = (end - time) / max(following - step, 1)
+            if seconds >= 0 and attempt == same:
+                self._is_ours = True
+                self._run.add("step_seconds", seconds, following, end, 0, attempt)
+        del self._lines[:-1]
+
+    def _add_ended(self) -> None:
+        """Add the time of the steps that have ended: the last line may not be the last one of its step."""
+        last = self._lines.pop() if self._lines else None
+        self.finish()
+        if last is not None:
+            self._lines.append(last)
 
 
 FORMAT = ImportFormat(

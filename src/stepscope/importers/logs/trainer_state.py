@@ -33,12 +33,17 @@ def fill(path: str, run: RunBuilder) -> None:
     run.facts |= {name: value for name, value in state.items() if name != HISTORY}
 
 
+def folder_of(path: str) -> str:
+    """Return the folder of the run that a state belongs to, which may hold many checkpoints."""
+    folder = os.path.dirname(path)
+    return os.path.dirname(folder) if os.path.basename(folder).startswith("checkpoint-") else folder
+
+
 def furthest(found: Sequence[Imported]) -> list[Imported]:
     """Return one state of each run: every checkpoint of a run repeats the log of those before it."""
     best: dict[tuple[str, str], Imported] = {}
     for each in found:
-        folder, name = os.path.split(each.path)
-        run = os.path.dirname(folder) if os.path.basename(folder).startswith("checkpoint-") else folder, name
+        run = folder_of(each.path), os.path.basename(each.path)
         if run not in best or _progress(each) >= _progress(best[run]):
             best[run] = each
     return list(best.values())
@@ -49,4 +54,12 @@ def _progress(run: Imported) -> float:
     return float(step) if isinstance(step, (int, float)) else -1.0
 
 
-FORMAT = ImportFormat("trainer_state", "Transformers' trainer_state.json", recognises, fill, unite=furthest)
+FORMAT = ImportFormat(
+    "trainer_state",
+    "Transformers' trainer_state.json",
+    recognises,
+    fill,
+    unite=furthest,
+    part_of=folder_of,
+    repeats=True,
+)

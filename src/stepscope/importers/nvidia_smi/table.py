@@ -202,4 +202,5 @@ FORMAT = ImportFormat(
     recognises,
     fill,
     ("it holds no measurement", "write it by nvidia-smi --query-gpu=… --format=csv -l 1"),
+    reads_on=False,
 )
