@@ -143,7 +143,7 @@ EARLY = """
 
     run_path = os.path.join(os.environ["STEPSCOPE_DIR"], "early", "one")
     if sys.argv[1] == "in init":
-        opening._record = die
+        opening.record = die
     opening.Watch = NoWatch
     run = stepscope.init(project="early", run_id="one")
     if sys.argv[1] == "after a row":

@@ -26,7 +26,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "look at runs": ("runs", "show", "report", "sql"),
     "find out why a run is slow or failing": ("diagnose", "trace", "ledger"),
     "compare runs and stop regressions": ("compare", "baseline"),
-    "exchange data with other tools": ("export", "import"),
+    "exchange data with other tools": ("export", "import", "follow"),
     "maintain": ("gc", "completion"),
 }
 """Every command, by purpose."""
@@ -100,6 +100,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "stepscope import lightning_logs/version_0",
         "stepscope import run.json --project restored",
         'stepscope import resource_logs --name "resources of run 7"',
+    ),
+    "follow": (
+        "stepscope follow runs/",
+        "stepscope follow wandb/offline-run-20260101_120000-abc/run-abc.wandb",
+        "stepscope follow train.log --wait --project mnist",
     ),
     "gc": ("stepscope gc --dry-run --max-size-gb 100", "stepscope gc --max-age-days 30 --max-runs 500"),
     "doctor": ("stepscope doctor", "stepscope doctor --json"),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stepscope.core.errors import in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 INTERRUPTED = "interrupted"
 """The state of a run that a person ended: with Ctrl-C, or by closing the notebook that it ran in."""
@@ -43,6 +48,18 @@ def crash_kind(state: str, cause: str) -> str:
     if state in ("killed", "lost"):
         return "signal" if "SIG" in cause else "unseen"
     return "exit" if cause.startswith("exit code") else ""
+
+
+SOURCE_ENDED = "source_ended"
+"""Kind of the event by which the follower of another tool's run tells how that ended: state, cause, certain."""
+NOT_FOLLOWED = "lost", "stopped following it: the process that did was killed; the training may go on"
+
+
+def end_of_source(event: Mapping[str, object] | None) -> tuple[str, str, bool]:
+    """Return state, cause and certainty of a followed run by its event SOURCE_ENDED; None: nobody told how it ended."""
+    if event is None:
+        return (*NOT_FOLLOWED, False)
+    return str(event.get("state", "lost")), str(event.get("cause", "")), event.get("certain") is True
 
 
 def exit_code(argument: object) -> int:

@@ -55,6 +55,9 @@ STATE_NAMES = {STATE_RUNNING: "running", STATE_FINISHED: "finished", STATE_FAILE
 LONG_PHASES = {"evaluation": 1, "validation": 1, "eval": 1, "checkpoint": 2, "checkpointing": 2, "compile": 3}
 """Phases that may last for minutes, by the program's name for them; the header has the one that is open."""
 PHASE_NAMES = ("", "evaluation", "checkpoint", "compile")
+FOLLOWED = "followed"
+"""In `RingIdentity.extra` of a run that another tool records: its rows have times of their own, mapped by the pair in
+the identity alone, and the writer's process is not the training's."""
 NO_STEP = records.NO_STEP
 """Step of a row that belongs to no step."""
 

@@ -132,18 +132,14 @@ def _survey_folder(folder: str, form: str | None) -> Survey:
         if found is None or form not in {None, found.name}:
             others += 1
         else:
-            together.setdefault((found.name, path if found.unite is list else _home(path)), []).append(path)
+            together.setdefault(
+                (found.name, path if found.unite is list else trainer_state.folder_of(path)), []
+            ).append(path)
     for place in [place for name, place in together if name == "tfevents"]:  # Lightning may write the same run twice
         tables = together.get(("csv", place), [])
         tables[:] = [path for path in tables if os.path.basename(path) != "metrics.csv"]
     batches = [Batch(name, tuple(some), sum(map(size_of, some))) for (name, _), some in together.items() if some]
     return Survey(tuple(batches), tuple(problems), others)
-
-
-def _home(path: str) -> str:
-    """Return the folder of a run with this file; every checkpoint of a run has a folder of its own in it."""
-    folder = os.path.dirname(path)
-    return os.path.dirname(folder) if os.path.basename(folder).startswith("checkpoint-") else folder
 
 
 def read_batch(batch: Batch) -> tuple[list[Imported], list[StepscopeError]]:

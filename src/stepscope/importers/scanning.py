@@ -40,7 +40,7 @@ class FolderScan:
         self, path: str, form: str | None = None, skip: str = "", now: Callable[[], float] = time.monotonic
     ) -> None:
         """Know nothing yet; only sources of the format `form` count, if one is given, and none below `skip`."""
-        self._path, self._form, self._skip, self._now = path, form, skip, now
+        self._path, self._form, self._skip, self._now = os.path.realpath(path), form, skip, now
         self._seen: dict[str, tuple[int, int]] = {}
         """Size and time of files that are of no known format so far."""
         self._known: set[str] = set()

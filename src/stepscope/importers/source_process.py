@@ -169,6 +169,8 @@ class TailProcess(SourceProcess):
     def __init__(self, path: str, form: str) -> None:
         """Follow the source at `path`, which has the format of this name."""
         self.path = path
+        self.is_known = False
+        """Whether it has said something."""
 
         def work(talk: Talk, wait: Callable[[float], bool]) -> None:
             def send(what: HandOver) -> None:

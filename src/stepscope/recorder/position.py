@@ -9,12 +9,14 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.records import PAD
-from stepscope.core.ring import SEGMENTS, WORD_CURSOR, WORD_OLDEST, WORD_REFUSED
+from stepscope.core.ring import SEGMENTS, WORD_CURSOR, WORD_HEAD, WORD_OLDEST, WORD_REFUSED
 from stepscope.recorder.state import State
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import FrameType
 
+    from stepscope.recorder.declarations import Layout
     from stepscope.recorder.mapping import Mapping
     from stepscope.recorder.overflow import Overflow
 
@@ -62,6 +64,24 @@ class RingPosition(State):
         self._head, self._limit = start, start + self._segment
         self._shift = self._base + start % (SEGMENTS * self._segment) - start
         return start
+
+    def write_at(self, layout: Layout, moment: int, step: int, row: Iterable[float]) -> None:
+        """Write a row with a time of its own (monotonic ns; may lie before the boot), for a program with one thread.
+
+        It never waits: ask `behind` before. Rows of a training go through the hot path, which takes the time itself.
+        """
+        head, (pack, size, schema, _, _) = self._head, layout
+        if head + size > self._limit:
+            head = self._turn()
+        pack(self._buffer, head + self._shift, size, schema, self._sequence, moment, step, *row)
+        self._sequence += 1
+        self._head = head + size
+        self._words[WORD_HEAD] = self._head
+
+    @property
+    def behind(self) -> float:
+        """Share of the ring that is not drained yet."""
+        return max(0, self._head - self._words[WORD_CURSOR]) / (SEGMENTS * self._segment)
 
     def give_back(self) -> None:
         """Delete a drained spill file, unless a thread is writing."""

@@ -52,6 +52,7 @@ from stepscope.store.meta import check_format
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from stepscope.core.clock import Pair
     from stepscope.core.config import Config
 
 DEFAULT_PROJECT = "default"
@@ -140,7 +141,7 @@ def _open(
     resume: bool,  # noqa: FBT001 - private
     settings: dict[str, Any],
 ) -> Run:
-    chosen = _configure(config_file, settings)
+    chosen = configure(config_file, settings)
     identity = identify(
         os.environ,
         project=project,
@@ -180,7 +181,7 @@ def _open(
             "settings": redact(jsonable(chosen.shown())),
         }
     )
-    run = _record(folder, identity, attempt, chosen)
+    run = record(folder, identity, attempt, chosen)
     run.name, run.project = name or identity.run_id, project
     if identity.rank == 0 and chosen.get("web.enabled"):
         from stepscope.session.page import serve_beside  # most runs do not need it
@@ -195,7 +196,7 @@ def _wanted(config: Config | Defaults, identity: Identity) -> bool:
     return bool(config.get("recorder.enabled")) and not (first_only and identity.rank != 0)
 
 
-def _configure(config_file: str | os.PathLike[str] | None, settings: dict[str, Any]) -> Config | Defaults:
+def configure(config_file: str | os.PathLike[str] | None, settings: dict[str, Any]) -> Config | Defaults:
     """Return the configuration; without any, do not load the configuration reader."""
     named = config_file is not None or os.environ.get("STEPSCOPE_CONFIG")
     if not settings and not named and not os.path.exists("stepscope.yaml") and not ours(os.environ):
@@ -209,11 +210,16 @@ def _configure(config_file: str | os.PathLike[str] | None, settings: dict[str, A
     return replace(config, notices=(*refused, *config.notices))
 
 
-def _record(folder: RunFolder, identity: Identity, attempt: int, config: Config | Defaults) -> Run:
-    """Create the ring and the recorder, and start the watcher."""
+def record(
+    folder: RunFolder, identity: Identity, attempt: int, config: Config | Defaults, followed: Pair | None = None
+) -> Run:
+    """Create the ring and the recorder, and start the watcher.
+
+    `followed` is when a run of another tool began: such a run has times of its own, which this pair alone maps.
+    """
     settle_hot_path()
     places = find_places()
-    mapping, descriptor = _make_ring(folder, places, identity, attempt, config)
+    mapping, descriptor = _make_ring(folder, places, identity, attempt, config, followed)
     born = time.monotonic_ns()
     declarations = Declarations(mapping, descriptor, config.get("recorder.max_names"))
     devices = DeviceValues() if config.get("recorder.device_values") else DeviceValues(0)
@@ -248,7 +254,12 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Config 
 
 
 def _make_ring(
-    folder: RunFolder, places: Places, identity: Identity, attempt: int, config: Config | Defaults
+    folder: RunFolder,
+    places: Places,
+    identity: Identity,
+    attempt: int,
+    config: Config | Defaults,
+    followed: Pair | None,
 ) -> tuple[Mapping, int]:
     """Create ring and schema file: in shared memory, or on local disk if there is no room or by choice."""
     size = config.get("recorder.ring_bytes")
@@ -259,6 +270,8 @@ def _make_ring(
             place = private_directory(places.of_run(str(folder.path), root))
             schema = place / f"{attempt}.{identity.rank}.{os.urandom(4).hex()}{SCHEMA_SUFFIX}"
             facts = _ring_identity(folder, identity, attempt, places.disk / place.name, schema)
+            if followed is not None:
+                facts = facts._replace(**followed._asdict(), extra={**facts.extra, ring.FOLLOWED: True})
             welcome = (lambda: choose_root(places, 0) == places.shared) if root == places.shared else lambda: True
             return _ring_in(schema, size, facts, welcome)
         except OSError as error:

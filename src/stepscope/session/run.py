@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stepscope.recorder.automatic import StepFollower
+    from stepscope.recorder.declarations import Layout
     from stepscope.session.stacks import Stacks
     from stepscope.session.watching import Watch
 
@@ -160,6 +161,14 @@ class Run(Recorder):
         """Stop calling `follower`; an unknown one is ignored."""
         self.followers = tuple(other for other in self.followers if other is not follower)
         self._step = make_step(self, self.followers)
+
+    def check_watcher(self) -> None:
+        """Print the watcher's messages, and start a new one if it is gone; for a program that writes by `write_at`."""
+        self._intake.look(self._words, time.monotonic_ns())
+
+    def layout(self, names: tuple[str, ...]) -> Layout:
+        """Return how `write_at` writes rows of floats under these names; raises like `Declarations.layout`."""
+        return self._intake.layout(names)
 
     def finish(self, error: BaseException | None = None) -> None:
         """End the run, as failed if an error is given; returns within about half a second in any case."""

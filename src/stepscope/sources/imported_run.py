@@ -91,7 +91,7 @@ def store(
     started = time.strftime("%Y%m%d-%H%M%S", time.gmtime(max(0.0, base / SECOND)))
     chosen = check_run_id(run_id or run.facts.get("id") or f"{started}-{digest & 0xFFFF:04x}")
     home = project or str(run.facts.get("project") or "") or "imported"
-    target = root / _folder_name(home) / chosen
+    target = root / folder_name(home) / chosen
     name = str(run.facts.get("name") or _name_of(run.path))
     found = StoredRun(target, chosen, home, count, len(run.columns), run.format, run.path, run.notes, name)
     if target.exists():
@@ -129,7 +129,8 @@ def _existing(found: StoredRun, target: Path, digest: int) -> StoredRun:
     return replace(found, existed=True)
 
 
-def _folder_name(project: str) -> str:
+def folder_name(project: str) -> str:
+    """Return a project's name as the name of a folder."""
     return "".join(sign if sign.isalnum() or sign in "._- " else "_" for sign in project).strip(". ")[:100] or NODE
 
 

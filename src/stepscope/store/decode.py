@@ -12,6 +12,7 @@ import numpy as np
 from stepscope.core.clock import WallMap
 from stepscope.core.columns import SchemaTable, decode_entries
 from stepscope.core.records import HEAD_WORDS, SCHEMA_EVENT, SCHEMA_PAIRS, WORD_SEQUENCE, RecordArray, groups, words_of
+from stepscope.core.ring import FOLLOWED
 from stepscope.store import tail
 from stepscope.store.points import NO_NS, Points
 
@@ -67,7 +68,7 @@ def decode_tail(data: bytes, seen: dict[int, int] | None = None) -> Decoded:
             pairs.append(tail.CLOCK.unpack_from(data, frame.start))
         elif frame.kind == tail.KIND_STREAM:
             facts = streams[frame.stream].facts = json.loads(data[frame.start : frame.end])
-            if "wall_ns" in facts:
+            if "wall_ns" in facts and not facts.get(FOLLOWED):
                 pairs.append((facts["wall_ns"], facts["monotonic_ns"]))
         elif frame.kind == tail.KIND_SCHEMAS:
             for entry in decode_entries(data[frame.start : frame.end])[0]:
@@ -104,10 +105,12 @@ def _scan(data: bytes, frame: tail.TailFrame, stream: _Stream, last: dict[int, i
 
 def _columns(data: bytes, streams: dict[int, _Stream], pairs: list[tuple[int, int]], result: Decoded) -> Decoded:
     words = words_of(data)
-    wall = WallMap(pairs or [(0, 0)])
+    shared = WallMap(pairs or [(0, 0)])
     parts = []
     for stream in streams.values():
         facts = stream.facts or {}
+        # The times of a run that another tool records are not those of our clocks.
+        wall = WallMap([(facts["wall_ns"], facts["monotonic_ns"])]) if facts.get(FOLLOWED) else shared
         for (schema, length), starts in stream.starts.items():
             records = RecordArray(words, np.sort(np.concatenate(starts)))
             count = len(records.step)

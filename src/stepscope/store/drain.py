@@ -364,6 +364,7 @@ class Drain:
     def _introduce(self, stream: Stream) -> list[bytes]:
         """Return frames that identify the stream's writer and declare all its columns so far."""
         facts = {key: getattr(stream.identity, key) for key in ("rank", "attempt", "wall_ns", "monotonic_ns")}
+        facts |= {ring.FOLLOWED: True} if stream.identity.extra.get(ring.FOLLOWED) else {}
         text = json.dumps({**facts, "checked": stream.reader.checked}).encode()
         frames = [tail.encode(tail.KIND_STREAM, stream.number, text)] * 2
         return frames + _declarations(stream.number, stream.table.entries())

@@ -10,11 +10,11 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.clock import Clock, boot_id, read_pair
-from stepscope.core.endings import end_by_error
+from stepscope.core.endings import SOURCE_ENDED, end_by_error, end_of_source
 from stepscope.core.events import is_users
 from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, SEAL_LOCK, WATCHER_LOCK, Places, other_shared_roots
 from stepscope.core.records import NO_STEP, heads
@@ -156,6 +156,8 @@ class Ending:
     moment: int | None = None
     """Monotonic time of the last row, in ns."""
     error: str = ""
+    source: dict[str, Any] | None = None
+    """The event that tells how a followed run ended."""
 
     def add(self, batch: RingBatch) -> bool:
         """Add a drained batch; return whether it had rows."""
@@ -165,6 +167,8 @@ class Ending:
         for event in batch.events:
             if event.get("kind") == "exception" and not is_users(event):
                 self.error = str(event.get("error", ""))
+            elif event.get("kind") == SOURCE_ENDED and not is_users(event):
+                self.source = event
         return bool(batch.rows)
 
 
@@ -178,7 +182,11 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
     words = stream.reader.words()
     before = node.ranks.get(stream.identity.rank, RankState())
     state = ring.STATE_NAMES.get(words[ring.WORD_STATE], "running")
-    if before.state != "running":  # its watcher saw the end, but could not store the rows
+    inferred = True
+    if stream.identity.extra.get(ring.FOLLOWED) and before.state == "running":
+        state, cause, is_certain = end_of_source(ending.source)
+        inferred = not is_certain
+    elif before.state != "running":  # its watcher saw the end, but could not store the rows
         state, cause = before.state, before.cause
     else:
         state, cause = unseen_end(before) if state == "running" else (state, ending.error or before.cause)
@@ -196,7 +204,7 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
         step=before.step if ending.step is None else ending.step,
         started=stream.identity.wall_ns // 1000,
         ended=before.ended or last or node.time or now.wall_ns // 1000,
-        inferred=before.inferred if before.state != "running" else True,
+        inferred=before.inferred if before.state != "running" else inferred,
         memory=before.memory,
         memory_limit=before.memory_limit,
     )

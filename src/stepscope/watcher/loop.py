@@ -229,15 +229,20 @@ class Watcher:
                 self._dismiss(path, stream)
                 continue
             self._streams += 1
-            stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
-            stalls = StallDetector(self._pace.stall_after, self._pace.hang_after)
-            guard = RankGuard.over(stream.fileno(), stacks, self._job, stalls, pid)
+            guard = self._guard(path, stream)
             files = self._attempts.of(stream, self._clock.monotonic_ns(), self.alerting.on_events)
             self._ranks[path] = WatchedRank(stream, *files, guard)
             stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
             self.sampling.meet(stream.identity.extra)
             self.alerting.attach(path, read_pair(self._clock))
             self._trouble.greet(stream)
+
+    def _guard(self, path: Path, stream: Stream) -> RankGuard:
+        if stream.identity.extra.get(ring.FOLLOWED):
+            return RankGuard.over_source(self._job, self._pace.stall_after)
+        stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
+        stalls = StallDetector(self._pace.stall_after, self._pace.hang_after)
+        return RankGuard.over(stream.fileno(), stacks, self._job, stalls, pid)
 
     def _dismiss(self, path: Path, stream: Stream) -> None:
         """Drop a ring whose run was deleted; a folder of that name belongs to another run now."""

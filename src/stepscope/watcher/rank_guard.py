@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
-from stepscope.core.endings import INTERRUPTED
+from stepscope.core.endings import INTERRUPTED, end_of_source
 from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE
 from stepscope.watcher.death import EndEvidence, RankEnd, Trainee, decide_end, scheduler, shutting_down
@@ -15,12 +15,12 @@ from stepscope.watcher.oom import KernelLog, OomWatch
 from stepscope.watcher.proc import PROC, ProcessProgress, read_progress
 from stepscope.watcher.stacks import Asking, StackAnswer, at_prompt
 from stepscope.watcher.stall import StackSample, StallDetector
+from stepscope.watcher.steps import StepTimes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stepscope.store.states import RankState
-    from stepscope.watcher.steps import StepTimes
 
 DEATH_PATIENCE = 0.5
 """Seconds to wait for more evidence about an end: a lock is released shortly before its process ends."""
@@ -82,6 +82,8 @@ class RankGuard:
     """Resident bytes of the process at the last reading."""
     at_prompt: bool = False
     """Whether it is a notebook's kernel or another interactive session."""
+    is_followed: bool = False
+    """Whether the training is another process, whose files the trainee reads: then only the rows tell of it."""
 
     def __post_init__(self) -> None:
         """Read what is only available while the process lives."""
@@ -112,6 +114,11 @@ class RankGuard:
         asking = Asking(trainee, stacks_path) if job.seeing else Asking(trainee, "", spy="")
         return cls(trainee, job, asking, stalls or StallDetector())
 
+    @classmethod
+    def over_source(cls, job: Job, stall_after: float) -> RankGuard:
+        """Watch a run that another tool records; the process that writes our ring only follows it."""
+        return cls(None, job, stalls=StallDetector(stall_after, is_source=True), is_followed=True)
+
     def watch(
         self, pair: tuple[int, int], ended: StepTimes, phase: str = "", *, gpu_busy: bool = False
     ) -> list[dict[str, Any]]:
@@ -124,6 +131,8 @@ class RankGuard:
             gpu_busy: whether a GPU has worked since the last sample.
         """
         now = pair[1]
+        if self.is_followed:  # the times in its rows are those of the writer, which may flush minutes later
+            ended = StepTimes([], [now] if ended.steps or ended.rows else [])
         events = self.stalls.ended(ended.steps, ended.began) + self.stalls.logged(ended.rows)
         events += self.stalls.look(now, long_phase=bool(phase))
         if now >= self._memory_due and self.trainee is not None:
@@ -206,6 +215,13 @@ class RankGuard:
             at_prompt=self.at_prompt,
         )
         self._end = decide_end(self.end_evidence)
+        return self._end
+
+    def end_of_source(self, event: Mapping[str, Any] | None) -> RankEnd:
+        """Return how a followed run ended; `event` is the last word of its follower, None if there was none."""
+        self.stalls.stop()
+        self.end_evidence = EndEvidence()
+        self._end = RankEnd(*end_of_source(event))
         return self._end
 
     def is_leaving(self) -> bool:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
+from stepscope.core.endings import SOURCE_ENDED
 from stepscope.core.events import is_users
 from stepscope.core.records import NO_STEP, first_head, heads, last_sequence
 from stepscope.store.events import read_events
@@ -118,7 +119,8 @@ class WatchedRank:
             size = sum(map(len, batch.pieces))
             if batch.pieces:
                 self.bytes += size
-                self.lag = max(self.lag, (pair.monotonic_ns - first_head(batch.pieces[0])[4]) / 1e9)
+                if not self.guard.is_followed:
+                    self.lag = max(self.lag, (pair.monotonic_ns - first_head(batch.pieces[0])[4]) / 1e9)
                 self._hear(batch.pieces, batch.expected, feed)
             if not batch.rows or (size < BATCH_BYTES // 2 and self.stream.empty()):  # otherwise more has come meanwhile
                 return True
@@ -190,8 +192,8 @@ class WatchedRank:
             "samples": dict(list(samples.items())[:MOST_SAMPLES]),
         }
 
-    def last_error(self, folder: RunFolder) -> str:
-        """Return the exception that the trainer reported last."""
+    def last_event(self, folder: RunFolder, kind: str) -> dict[str, Any] | None:
+        """Return the last event of a kind that the trainer reported; None if there is none."""
         identity = self.stream.identity
         mine = [
             event
@@ -199,8 +201,14 @@ class WatchedRank:
             if event.get("rank") == identity.rank and event.get("attempt") == identity.attempt
         ]
         mine += self.stream.take(self.stream.reader.capacity).events  # events that could not be written
-        found = [event for event in mine if event.get("kind") == "exception" and not is_users(event)]
-        return str(found[-1].get("error", "")) if found else ""
+        found = [event for event in mine if event.get("kind") == kind and not is_users(event)]
+        return found[-1] if found else None
+
+
+def _moment(event: Mapping[str, Any] | None, key: str) -> int | None:
+    """Return a time in an event in microseconds since 1970; None if it has none."""
+    found = (event or {}).get(key)
+    return round(found * 1e6) if isinstance(found, (int, float)) and 0 < found < 2**40 else None
 
 
 def _from(sequence: int, pieces: list[bytes]) -> list[bytes]:
@@ -243,12 +251,19 @@ class Ends:
         if state == ring.STATE_EXITED and not words[ring.WORD_ENDED]:
             self._beat(rank.node, pair)  # all steps are recorded: its interpreter may exit, and show how it ended
             rank.stream.reader.set_word(ring.WORD_ENDED, 1)
-        error = rank.last_error(self._folder) if state == ring.STATE_FAILED else ""
-        after = earlier(rank.node.ranks, rank.number, pair.wall_ns // 1000)
-        end = rank.guard.end(pair.monotonic_ns, state, error, after, finally_=finally_)
+        end: RankEnd | None
+        event = None
+        if rank.guard.is_followed:
+            event = rank.last_event(self._folder, SOURCE_ENDED)
+            end = rank.guard.end_of_source(event)
+        else:
+            failure = rank.last_event(self._folder, "exception") if state == ring.STATE_FAILED else None
+            error = str((failure or {}).get("error", ""))
+            after = earlier(rank.node.ranks, rank.number, pair.wall_ns // 1000)
+            end = rank.guard.end(pair.monotonic_ns, state, error, after, finally_=finally_)
         if end is not None:
             rank.state.lost, rank.state.refused = rank.stream.lost, words[ring.WORD_REFUSED]
-            rank.state.ended = pair.wall_ns // 1000
+            rank.state.ended = _moment(event, "ended") or pair.wall_ns // 1000
         return end
 
     def conclude(self, rank: WatchedRank, end: RankEnd, pair: Pair) -> None:

@@ -6,6 +6,7 @@ do not change and it neither computes nor reads nor writes; or it has been stall
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,9 +52,13 @@ class StackSample(NamedTuple):
 class StallDetector:
     """Watches the steps of one rank. Times are monotonic, in ns; events are plain dicts with their `kind`."""
 
-    def __init__(self, floor: float = FLOOR, hung_after: float = HUNG_AFTER) -> None:
-        """Begin disarmed, because anything before the first step may take any time; arguments are in seconds."""
-        self._floor, self._hung_after = floor, hung_after
+    def __init__(self, floor: float = FLOOR, hung_after: float = HUNG_AFTER, *, is_source: bool = False) -> None:
+        """Begin disarmed, because anything before the first step may take any time; arguments are in seconds.
+
+        `is_source`: the rows come from a file that another program writes. It may be silent, but not seen to hang.
+        """
+        self._floor, self._hung_after = floor, math.inf if is_source else hung_after
+        self._is_source = is_source
         self.state = IDLE
         self._over = False
         self._steps = False
@@ -201,7 +206,10 @@ class StallDetector:
         self.state, self._told = STALLED, now
         what = "step" if self._steps else "row"
         usual = f"the recent median {what} is {self._usual():.3g} s, " if self._durations else ""
-        why = f"no {what} ended for {self._quiet(now):.1f} s; {usual}the longest pause so far {self._longest:.3g} s"
+        if self._is_source:
+            what, usual = "new row", "its writer may buffer them, stand still or have ended; "
+        why = f"no {what} {'came' if self._is_source else 'ended'} for {self._quiet(now):.1f} s; {usual}"
+        why += f"the longest pause so far {self._longest:.3g} s"
         return self._event("stalled", now, why)
 
     def _hang(self, now: int, why: str) -> dict[str, Any]:
