@@ -132,9 +132,8 @@ def _survey_folder(folder: str, form: str | None) -> Survey:
         if found is None or form not in {None, found.name}:
             others += 1
         else:
-            together.setdefault(
-                (found.name, path if found.unite is list else trainer_state.folder_of(path)), []
-            ).append(path)
+            place = path if found.unite is list else trainer_state.folder_of(path)
+            together.setdefault((found.name, place), []).append(path)
     for place in [place for name, place in together if name == "tfevents"]:  # Lightning may write the same run twice
         tables = together.get(("csv", place), [])
         tables[:] = [path for path in tables if os.path.basename(path) != "metrics.csv"]

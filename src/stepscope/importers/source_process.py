@@ -186,7 +186,7 @@ class TailProcess(SourceProcess):
             try:
                 start, over, gone = (facts[key] is True for key in ("is_start", "is_over", "is_gone"))
                 notes = tuple(map(str, facts["notes"]))
-                found = HandOver(runs(body), start, over, gone, float(facts["changed"]), notes)
+                found = HandOver(runs(body)[0], start, over, gone, float(facts["changed"]), notes)
             except (ValueError, TypeError, KeyError) as error:
                 raise StepscopeError(self._what, f"{DAMAGED} ({error})", "check the file") from error
             yield found
