@@ -27,6 +27,7 @@ _HOMES = {
 
 provide(
     {
+        "catch": ("stepscope.integrations.catching.arming", "catch"),
         "instrument": ("stepscope.integrations.torch.instrument", "instrument"),
         "profile": ("stepscope.integrations.profiler.profile", "profile_run"),
         "read_trace": ("stepscope.importers.traces.chrome_trace", "read_trace"),

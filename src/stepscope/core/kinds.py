@@ -20,6 +20,7 @@ T = TypeVar("T")
 MIB = 1 << 20
 GIB = 1 << 30
 
+AUTO = "auto"
 MAX_DEPTH = 20
 """Levels of nesting beyond which a value is refused."""
 PERCENT = 100
@@ -94,6 +95,16 @@ def parse_switch(value: object) -> bool:
     if not isinstance(word, bool):
         raise ValueError("not true or false")  # noqa: TRY004 - one exception type for every kind
     return word
+
+
+def parse_auto_switch(value: object) -> bool | str:
+    """Return a boolean as `parse_switch` does, or the word auto."""
+    if isinstance(value, str) and value.lower() == AUTO:
+        return AUTO
+    try:
+        return parse_switch(value)
+    except ValueError:
+        raise ValueError("not true, false or auto") from None
 
 
 def parse_integer(value: object) -> int:
@@ -258,6 +269,7 @@ def _non_negative(number: float) -> float:
 
 
 SWITCH = ValueKind("switch", parse_switch)
+AUTO_SWITCH = ValueKind("switch or auto", parse_auto_switch)
 INTEGER = ValueKind("integer", parse_integer)
 FLOAT = ValueKind("number", parse_float)
 TEXT = ValueKind("text", parse_text)

@@ -61,6 +61,12 @@ SESSION = (
         0.01,
         "share of a step that framework hooks may cost; above it, only every n-th step is measured",
     ),
+    Key(
+        "recorder.catch",
+        kinds.AUTO_SWITCH,
+        kinds.AUTO,
+        "record what the script logs to other trackers; auto: under `stepscope run` and after `run.watch()`",
+    ),
     Key("watcher.drain_interval", DURATION, 0.1, "interval at which rows are moved from the rings to disk", 0.005, 0.1),
     Key("watcher.sync_interval", DURATION, 1.0, "fdatasync interval: the most that a power loss can cost", 0, 3600),
     Key("watcher.heartbeat_interval", DURATION, 2.0, "heartbeat interval; a run without one for 30 s is lost", 0.1, 10),

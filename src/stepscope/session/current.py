@@ -97,7 +97,7 @@ class Current:
         self.run = Run.off()
         self.launched: Run | None = None
         """The run that `stepscope run` started: a run that the script itself starts is this one."""
-        self._facts: LaterFacts | None = None
+        self._facts: dict[Run, LaterFacts] = {}
         self._runs: list[Run] = []
         self.end = ""
         """How the program of `stepscope run` has ended, in words; only it sees the argument of sys.exit."""
@@ -146,19 +146,24 @@ class Current:
         self.launched, run.is_launched = run, True
 
     def later(
-        self, config: Mapping[str, Any], name: str | None = None, labels: Mapping[str, Any] | None = None
+        self,
+        config: Mapping[str, Any],
+        name: str | None = None,
+        labels: Mapping[str, Any] | None = None,
+        run: Run | None = None,
     ) -> None:
-        """Keep what the script sets on the run that `stepscope run` started: settings, labels, and a name."""
-        if self.launched is None:
+        """Keep settings, a name and labels of a run, by default of the one that `stepscope run` started."""
+        run = run or self.launched
+        if run is None or not run.recording:
             return
-        if self._facts is None:
-            self._facts = LaterFacts(self.launched)
-        if name is not None and self.launched.name in {"", self.launched.id}:
-            self.launched.name = str(name)
-        self._facts.add(config, name, labels)
+        if run not in self._facts:
+            self._facts[run] = LaterFacts(run)
+        if name is not None and run.name in {"", run.id}:
+            run.name = str(name)
+        self._facts[run].add(config, name, labels)
 
     def _after_fork(self) -> None:
-        self.launched = self._facts = None
+        self.launched, self._facts = None, {}
         for run in self._runs:
             run.disarm()
         self._runs = []
@@ -174,8 +179,8 @@ class Current:
         for run in runs:
             run.let_go(deadline)
             run.say_farewell(end)
-        if self._facts is not None:
-            self._facts.settle(max(0.0, deadline - time.monotonic()))
+        for facts in self._facts.values():
+            facts.settle(max(0.0, deadline - time.monotonic()))
 
 
 CURRENT = Current()

@@ -248,6 +248,9 @@ def record(
     HELD.add(mapping.path)
     _leave_alerting(mapping.path.with_suffix(ALERTING_SUFFIX), config)
     watch.begin(mapping.path, places)
+    run.may_catch = config.get("recorder.catch") is not False
+    if config.get("recorder.catch") is True:
+        run.catch()
     if os.getpid() == 1:
         tell("this process is PID 1: if its container dies, nobody is left to tell why; the next reader infers it")
     return run

@@ -72,6 +72,10 @@ class Run(Recorder):
         self.overhead_budget = OVERHEAD_BUDGET
         self.watched: dict[str, Any] = {}
         """Which numbers `watch` measures; see `integrations.numerics`."""
+        self.may_catch = True
+        """Whether `catch` may record what the script hands to other trackers."""
+        self.catching: Any = None
+        """What does so, with `detach()`."""
         self.is_launched = False
         """Whether `stepscope run` started it."""
         self._pid = os.getpid()
@@ -120,6 +124,7 @@ class Run(Recorder):
 
         See docs/reference/torch.md for what is measured. `stepscope run script.py` needs no change to the script.
         """
+        self.catch()
         if not self.recording:
             return
         if "torch" not in sys.modules:
@@ -133,14 +138,24 @@ class Run(Recorder):
             cause = in_words(error, 300)
             tell(f"cannot watch: {cause}; use run.step and run.phase, or another version of torch")
 
-    def _unwatch(self, error: object) -> None:
-        instrument, self.instrument = self.instrument, None
-        if instrument is None:
+    def catch(self) -> None:
+        """Also record what the script hands to other trackers, from now on, unless `recorder.catch` is false."""
+        if not (self.recording and self.may_catch) or self.catching is not None:
             return
         try:
-            if isinstance(error, BaseException):
+            self.catching = provided("catch")(self)
+        except Exception as error:  # noqa: BLE001 - a tracker of any version must not stop the training; it is reported
+            tell(f"cannot catch what other trackers are handed: {in_words(error, 300)}; set recorder.catch to false")
+
+    def _unwatch(self, error: object) -> None:
+        parts = (self.catching, self.instrument)
+        instrument, self.catching, self.instrument = self.instrument, None, None
+        try:
+            if instrument is not None and isinstance(error, BaseException):
                 instrument.failed(error)
-            instrument.detach()
+            for part in parts:
+                if part is not None:
+                    part.detach()
         except Exception as second:  # noqa: BLE001 - the end of a run must not stop the program; it is reported
             tell(f"cannot end the instrumentation: {in_words(second)}; the run ends without it")
 

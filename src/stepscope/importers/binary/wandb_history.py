@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
+from stepscope.core.step_axes import axis_of
 from stepscope.importers.binary.gathered_points import GatheredPoints
 from stepscope.importers.binary.wire import fields, varint
 from stepscope.importers.rows import values
@@ -66,14 +67,6 @@ def item(message: bytes) -> tuple[str, Any]:
         elif part.number == JSON_TEXT and not has_type:
             value = json_value(part.text)
     return "/".join(keys), value
-
-
-def axis_of(name: str, axes: Mapping[str, str]) -> str | None:
-    """Return the metric that is the step of another: as defined for it, else for the longest matching `…*`."""
-    if name in axes:
-        return axes[name]
-    globs = [glob for glob in axes if glob.endswith("*") and name.startswith(glob[:-1])]
-    return axes[max(globs, key=len)] if globs else None
 
 
 def add_history(messages: Sequence[bytes], run: RunBuilder, axes: Mapping[str, str]) -> None:

@@ -1,0 +1,1 @@
+"""Values that a script hands to another tracker, recorded in our run as well: one file per tracker."""
