@@ -25,6 +25,7 @@ GROUPS = (
     *(
         "gradients",
         "torch_loop",
+        "catching",
         "phases",
         "leaks",
         "ledger",

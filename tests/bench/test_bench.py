@@ -31,6 +31,7 @@ EXPECTED = {
     "memory": {"growth", "watcher_cpu", "watcher_pss", "sealer"},
     "reading": {"one_series", "list", "overview", "overview_equal"},
     "gradients": {"grad_norm", "grad_norm_idle", "grad_norm_clipped"},
+    "catching": {"catch_wandb", "catch_tensorboard", "catch_loop", "catch_loop_aa"},
     "leaks": {
         *("leaks_missed", "leaks_false", "leaks_missed_drawn", "leaks_false_drawn", "leaks_own", "forecast_outside"),
     },

@@ -6,7 +6,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.after_import import AfterImport
-from stepscope.integrations.catching import mlflow, tensorboard, wandb
+from stepscope.integrations.catching import (
+    aim,
+    comet,
+    frameworks,
+    mlflow,
+    neptune_scale,
+    swanlab,
+    tensorboard,
+    trackio,
+    wandb,
+)
 from stepscope.integrations.catching.caught import Caught
 from stepscope.integrations.torch.patches import Patches
 from stepscope.session import current
@@ -16,8 +26,18 @@ if TYPE_CHECKING:
 
     from stepscope.session.run import Run
 
-TRACKERS: tuple[Any, ...] = (wandb, tensorboard, mlflow)
+TRACKERS: tuple[Any, ...] = (wandb, tensorboard, mlflow, trackio, swanlab, aim, neptune_scale, comet)
 """Each has MODULES, the modules of the tracker to wait for, and `catch`, which wraps what is in one."""
+CATCHES = {
+    **{name: tracker.catch for tracker in TRACKERS for name in tracker.MODULES},
+    **{
+        f"{name}.{frameworks.LIGHTNING}": frameworks.catch_lightning
+        for name in ("lightning.pytorch", "pytorch_lightning")
+    },
+    "transformers.trainer": frameworks.catch_transformers,
+    "accelerate.accelerator": frameworks.catch_accelerate,
+}
+"""By module: what wraps it."""
 
 
 class Catching:
@@ -31,9 +51,8 @@ class Catching:
 
     def attach(self) -> None:
         """Wrap the trackers that are imported, and others as soon as they are."""
-        for tracker in TRACKERS:
-            for name in tracker.MODULES:
-                self._imports.call(name, partial(self._wrap, tracker.catch))
+        for name, catch in CATCHES.items():
+            self._imports.call(name, partial(self._wrap, catch))
 
     def _wrap(self, catch: Any, module: ModuleType) -> None:
         try:

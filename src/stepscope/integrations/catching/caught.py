@@ -31,8 +31,8 @@ _bits = struct.Struct("<d").pack
 class Source:
     """One tracker, or the script itself, and the last values that it has recorded."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, joint: str = ".") -> None:
+        self.name, self.joint = name, joint
         self.latest: dict[str, Any] = {}
         """The last recorded value of each name, as long as no other source has recorded that name since."""
         self.is_stranger_to = self.latest.keys().isdisjoint
@@ -55,16 +55,24 @@ class Caught:
         self.at_end: list[Callable[[], None]] = []
         """Called before the run ends."""
 
-    def recorder(self, name: str) -> Record:
-        """Return a function `record(values, step)` for the dicts that the tracker `name` is handed."""
-        source = self._sources.setdefault(name, Source(name))
+    @property
+    def has_own_losses(self) -> bool:
+        """Whether the loss of each step is recorded anyway, as `stepscope run` does."""
+        return self._run.is_launched and self._run.instrument is not None
+
+    def recorder(self, name: str, joint: str = ".") -> Record:
+        """Return a function `record(values, step)` for the dicts that the tracker `name` is handed.
+
+        The names of nested dicts are joined by `joint`.
+        """
+        source = self._sources.setdefault(name, Source(name, joint))
         latest, stood_for, others = source.latest, source.stood_for, source.others
         write, is_plain = self._write, self._plain.issuperset
 
         def record(values: dict[str, Any], step: Any = None) -> None:
             try:
                 if not is_plain(map(type, values.values())):
-                    values = self._sorted(name, values, step)
+                    values = self._sorted(source, values, step)
                 is_known = not latest or bool(stood_for)
                 for other in others:
                     is_known = is_known or not other.is_stranger_to(values)
@@ -72,7 +80,7 @@ class Caught:
                     values = self._once(source, values)
                 latest.update(values)
                 if values:
-                    write(values, step)
+                    write(values, step=step)
             except Exception as error:  # noqa: BLE001 - whatever a script hands over must not stop it; it is reported
                 self.complain(name, error)
 
@@ -98,7 +106,7 @@ class Caught:
             except Exception as error:  # noqa: BLE001 - as above
                 self.complain(SCRIPT, error)
             if row:
-                log(row, step)
+                log(row, step=step)
             elif step is None and run._counting:  # noqa: SLF001 - a row that was caught already counts as one
                 run._index += 1  # noqa: SLF001
 
@@ -124,22 +132,22 @@ class Caught:
             kept[name] = value
         return kept
 
-    def _sorted(self, source: str, values: Mapping[Any, Any], step: Any) -> dict[str, Any]:
+    def _sorted(self, source: Source, values: Mapping[Any, Any], step: Any) -> dict[str, Any]:
         """Return the numbers on the host; record values on a device, and an event for what is no number."""
         numbers, waiting = {}, {}
-        for name, value in flat(values):
+        for name, value in flat(values, source.joint):
             number = host_number(value)
             if number is not None:
                 numbers[name] = number
             elif device_scalar(value):
                 waiting[name] = value
             elif value is not None:
-                self.note(source, name, value, step)
+                self.note(source.name, name, value, step)
         if waiting:  # read when they have arrived; not compared, which would wait for the device
             for name in waiting:
                 for one in self._sources.values():
                     one.latest.pop(name, None)
-            self._write(waiting, step)
+            self._write(waiting, step=step)
         return numbers
 
     def note(self, source: str, name: str, value: Any, step: Any = None, kind: str = "") -> None:

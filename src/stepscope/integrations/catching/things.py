@@ -24,12 +24,12 @@ KINDS = {
 """Kind of an event by the class of what was logged; empty: the class's own name in lower case."""
 
 
-def flat(values: Mapping[Any, Any], above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the items of nested dicts, their keys joined by dots as W&B and SwanLab do."""
+def flat(values: Mapping[Any, Any], joint: str = ".", above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the items of nested dicts, with their keys joined."""
     for key, value in values.items():
         name = f"{above}{key}"
         if isinstance(value, dict) and depth < MOST_DEPTH:
-            yield from flat(value, f"{name}.", depth + 1)
+            yield from flat(value, joint, f"{name}{joint}", depth + 1)
         else:
             yield name, value
 

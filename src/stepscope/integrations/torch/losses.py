@@ -191,7 +191,7 @@ class Losses:
             row = {name: value for name, value in row.items() if name.partition("/")[0] not in self._taken}
         if row:
             self._own.add(tuple(row))
-            self._run.log(row, step=step)
+            type(self._run).log(self._run, row, step=step)  # not as a row of the script, which may be caught as well
 
 
 def count_nodes(root: Any, most: int = MOST_NODES) -> tuple[int, bool]:
