@@ -30,6 +30,7 @@ provide(
         "catch": ("stepscope.integrations.catching.arming", "catch"),
         "instrument": ("stepscope.integrations.torch.instrument", "instrument"),
         "profile": ("stepscope.integrations.profiler.profile", "profile_run"),
+        "stand_in_for_wandb": ("stepscope.integrations.wandb_drop_in.stand_in", "stand_in"),
         "read_trace": ("stepscope.importers.traces.chrome_trace", "read_trace"),
     }
 )

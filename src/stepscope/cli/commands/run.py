@@ -15,6 +15,7 @@ from stepscope.core.after_import import AfterImport
 from stepscope.core.endings import end_of
 from stepscope.core.errors import UsageError
 from stepscope.core.identity import RUN_ID_VARIABLE
+from stepscope.core.provided import provided
 from stepscope.session import program
 from stepscope.session.current import CURRENT
 from stepscope.session.opening import init
@@ -36,6 +37,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-id", metavar="ID", help="id of the run; an existing run gets another attempt")
     parser.add_argument("--config", metavar="FILE", help="configuration file beside stepscope.yaml")
     add_shared(parser, "dir")
+    text = "`import wandb` gives the script Stepscope's drop-in: nothing is sent to W&B"
+    parser.add_argument("--as-wandb", action="store_true", help=text)
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
     text = "the script and its arguments"
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGUMENT ...]", help=text)
@@ -59,6 +62,8 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
         group=options.group,
         notes=options.notes,
     )
+    if options.as_wandb:
+        provided("stand_in_for_wandb")()
     if begun.recording:
         CURRENT.launch(begun)
         os.environ[RUN_ID_VARIABLE] = begun.id

@@ -1,0 +1,57 @@
+"""`wandb.define_metric`: which metric is the step of others, and what the summary keeps of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.core.step_axes import axis_of
+
+SUMMARIES = ("min", "max", "mean", "last", "first", "best", "copy", "none")
+"""What a summary may keep; W&B has these words, of which the last two keep no number of their own."""
+
+
+class MetricDefinition:
+    """One definition, as `define_metric` returns it."""
+
+    def __init__(self, name: str, step_metric: str | None, summary: tuple[str, ...], **more: Any) -> None:
+        """Keep what was asked for; what only concerns W&B's charts has no effect."""
+        self.name, self.step_metric, self.summary = name, step_metric, summary or None
+        self.step_sync, self.hidden = more.get("step_sync"), more.get("hidden")
+        self.goal = more.get("goal")
+
+
+class MetricDefinitions:
+    """All definitions of a run; a name may end in `*` and then means every name that starts so."""
+
+    def __init__(self) -> None:
+        """Start with none: every metric has W&B's own step, and its last value is its summary."""
+        self.axes: dict[str, str] = {}
+        self._unsynced: set[str] = set()
+        self._summaries: dict[str, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.axes or self._summaries)
+
+    def define(self, name: str, step_metric: Any = None, summary: Any = None, **more: Any) -> MetricDefinition:
+        """Add a definition; it changes only what it mentions."""
+        axis = getattr(step_metric, "name", step_metric)
+        words = tuple(word for word in str(summary or "").lower().split(",") if word in SUMMARIES)
+        if axis:
+            self.axes[name] = str(axis)
+            if more.get("step_sync") is False:
+                self._unsynced.add(name)
+        if words:
+            self._summaries[name] = ",".join(words)
+        return MetricDefinition(name, str(axis) if axis else None, words, **more)
+
+    def axis(self, name: str) -> str | None:
+        """Return the metric that is the step of `name`."""
+        return axis_of(name, self.axes)
+
+    def is_synced(self, name: str) -> bool:
+        """Return whether a row without its axis takes the last value of that."""
+        return name not in self._unsynced and not (name not in self.axes and "*" in self._unsynced)
+
+    def kept(self, name: str) -> tuple[str, ...]:
+        """Return what the summary keeps of `name`; nothing means its last value."""
+        return tuple((axis_of(name, self._summaries) or "").split(",")) if self._summaries else ("",)
