@@ -142,7 +142,7 @@ class Artifact:
     def __getattr__(self, name: str) -> Any:
         if name in {"entries", "name", "_folder"}:
             raise AttributeError(name)
-        return unknown(name if name.startswith("__") else f"Artifact.{name}")
+        return unknown(f"Artifact.{name}")
 
     def __repr__(self) -> str:
         return f"<Artifact {self.name}>"

@@ -37,6 +37,8 @@ class LogHistory:
         self._row: dict[str, Any] = {}
         """The numbers of the open row, if some metric is the step of others."""
         self._waiting: dict[str, Any] = {}
+        self._axes: dict[str, Any] = {}
+        """The last value of each metric that is the step of others."""
 
     def log(self, data: Any, step: Any = None, commit: Any = None) -> None:
         """Record one call of `wandb.log`; never raises."""
@@ -72,6 +74,7 @@ class LogHistory:
         """Record a row; with axes, a row of the counter's own step goes through the open row."""
         if row.numbers:
             if self.definitions.axes and is_open is not None:
+                self._axes.update({axis: row.numbers[axis] for axis in self.definitions.used(row.numbers)})
                 self._row.update(row.numbers)
                 self._waiting.update(row.numbers)
                 self._settle(step, is_last=not is_open)
@@ -97,19 +100,25 @@ class LogHistory:
 
     def _settle(self, step: int, *, is_last: bool) -> None:
         """Record the values whose step is known by now; all of them if the row ends."""
+        if is_last:
+            self._take_last_axes()
         placed: dict[int, dict[str, Any]] = defaultdict(dict)
         for name in list(self._waiting):
             axis = self.definitions.axis(name)
-            if axis is not None and axis not in self._row:
-                if not is_last:
-                    continue
-                if axis in self._last and self.definitions.is_synced(name):
-                    self._row[axis] = self._last[axis]
-                    placed[_place(self._row[axis], step)][axis] = self._row[axis]
-            at = step if axis is None else _place(self._row.get(axis), step)
-            placed[at][name] = self._waiting.pop(name)
+            if axis is None or axis in self._row or is_last:
+                at = step if axis is None else _place(self._row.get(axis), step)
+                placed[at][name] = self._waiting.pop(name)
         for at, values in placed.items():
             self._run.log(values, at)
+
+    def _take_last_axes(self) -> None:
+        """Complete the row by the last value of each axis that it lacks, as W&B does."""
+        for name in list(self._waiting):
+            axis = self.definitions.axis(name)
+            if axis is None or axis in self._row or not self.definitions.is_synced(name):
+                continue
+            if axis in self._axes:
+                self._row[axis] = self._waiting[axis] = self._axes[axis]
 
 
 def _place(value: Any, otherwise: int) -> int:

@@ -24,7 +24,7 @@ class Media:
     def __init__(self, data_or_path: Any = None, *_: Any, caption: Any = None, **more: Any) -> None:
         """Take the arguments of any of W&B's media; the data is measured, and not kept."""
         self.caption = caption
-        self.facts: dict[str, Any] = {"size_bytes": size_of(data_or_path), **shape_of(data_or_path)}
+        self.facts: dict[str, Any] = {**size_facts(data_or_path), **shape_of(data_or_path)}
         title = caption if caption is not None else more.get("title")
         if title is not None:
             self.facts["caption"] = str(title)[:LONGEST]
@@ -36,7 +36,7 @@ class Media:
     def __getattr__(self, name: str) -> Any:
         if name in {"facts", "caption"}:  # a copy asks before they are set
             raise AttributeError(name)
-        return unknown(f"{type(self).__name__}.{name}") if not name.startswith("__") else unknown(name)
+        return unknown(f"{type(self).__name__}.{name}")
 
 
 class Image(Media):
@@ -184,7 +184,7 @@ class LoggedTable:
     def __getattr__(self, name: str) -> Any:
         if name in {"columns", "data"}:
             raise AttributeError(name)
-        return unknown(name if name.startswith("__") else f"Table.{name}")
+        return unknown(f"Table.{name}")
 
 
 def size_of(data: Any) -> int | None:
@@ -198,6 +198,12 @@ def size_of(data: Any) -> int | None:
         return len(data)
     size = getattr(data, "nbytes", None)
     return size if isinstance(size, int) else None
+
+
+def size_facts(data: Any) -> dict[str, int]:
+    """Return the bytes as a field of an event, if they are known."""
+    size = size_of(data)
+    return {} if size is None else {"size_bytes": size}
 
 
 def shape_of(data: Any) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core.step_axes import axis_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SUMMARIES = ("min", "max", "mean", "last", "first", "best", "copy", "none")
 """What a summary may keep; W&B has these words, of which the last two keep no number of their own."""
@@ -47,6 +50,10 @@ class MetricDefinitions:
     def axis(self, name: str) -> str | None:
         """Return the metric that is the step of `name`."""
         return axis_of(name, self.axes)
+
+    def used(self, names: Iterable[str]) -> set[str]:
+        """Return which of the names are the step of other metrics."""
+        return set(self.axes.values()).intersection(names)
 
     def is_synced(self, name: str) -> bool:
         """Return whether a row without its axis takes the last value of that."""

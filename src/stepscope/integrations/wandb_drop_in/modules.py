@@ -58,7 +58,7 @@ def submodule(place: str) -> ModuleType | None:
 
 def _fill(module: ModuleType, place: str) -> None:
     def absent(name: str) -> Any:
-        return submodule(f"{place}.{name}") or unknown(name if name.startswith("__") else f"{place}.{name}")
+        return submodule(f"{place}.{name}") or unknown(f"{place}.{name}")
 
     vars(module).update(CONTENTS.get(place, {}), __getattr__=absent)
 

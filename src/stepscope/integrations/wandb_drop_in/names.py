@@ -49,7 +49,6 @@ from stepscope.integrations.wandb_drop_in.starting import ACTIVE, init
 from stepscope.integrations.wandb_drop_in.unknown import unknown
 
 if TYPE_CHECKING:
-    from stepscope.integrations.wandb_drop_in.public_api import Api
     from stepscope.integrations.wandb_drop_in.summary import Summary
 
     run: Run | None

@@ -36,4 +36,4 @@ def visualize(id: str = "", value: Any = None) -> LoggedChart:  # noqa: A002 - W
 
 
 def __getattr__(name: str) -> Any:
-    return DRAWERS[name] if name in DRAWERS else unknown(name if name.startswith("__") else f"plot.{name}")
+    return DRAWERS[name] if name in DRAWERS else unknown(f"plot.{name}")

@@ -92,7 +92,10 @@ class PublicRun:
             found.update(values if isinstance(values, dict) else {})
         return found
 
-    summary_metrics = summary
+    @property
+    def summary_metrics(self) -> dict[str, Any]:
+        """The summary."""
+        return self.summary
 
     @property
     def lastHistoryStep(self) -> int:  # noqa: N802 - W&B's spelling
@@ -140,12 +143,12 @@ class PublicRun:
             step = int(points.step[at])
             row = rows[step]
             row[points.names[points.name[at]]] = float(points.value[at])
-            row[TIME] = points.time[at] / 1e6
+            row[TIME] = float(points.time[at]) / 1e6
         found = [{STEP: step, **rows[step]} for step in sorted(rows) if step >= first and (last is None or step < last)]
         return found if names is None else [row for row in found if all(name in row for name in names)]
 
     def __getattr__(self, name: str) -> Any:
-        return unknown(name if name.startswith("_") else f"Api.run.{name}")
+        return unknown(f"Api.run.{name}")
 
     def __repr__(self) -> str:
         return f"<Run {self.project}/{self.id} ({self.state})>"
@@ -182,7 +185,7 @@ class Api:
             raise WandbCommError(str(error)) from error
 
     def __getattr__(self, name: str) -> Any:
-        return unknown(name if name.startswith("_") else f"Api.{name}")
+        return unknown(f"Api.{name}")
 
 
 NAMES = {"displayName": "name", "display_name": "name", "name": "id", "jobType": "job_type"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from typing import Any, NamedTuple
 
-from stepscope.integrations.wandb_drop_in.media import Image, LoggedHistogram, LoggedTable, Media, Plotly, size_of
+from stepscope.integrations.wandb_drop_in.media import Image, LoggedHistogram, LoggedTable, Media, Plotly, size_facts
 from stepscope.integrations.wandb_drop_in.unknown import NOTICES, Unknown
 from stepscope.recorder.device import on_device
 
@@ -84,8 +84,8 @@ def media_facts(value: Any) -> dict[str, Any]:
     """Return what an event says of a value in the part `media`."""
     if isinstance(value, (list, tuple)):
         parts = [media_facts(item) for item in value]
-        sizes = [part["size_bytes"] for part in parts if part.get("size_bytes") is not None]
-        return {**parts[0], "items": len(parts), "size_bytes": sum(sizes) if sizes else None}
+        sizes = [part["size_bytes"] for part in parts if "size_bytes" in part]
+        return {**parts[0], "items": len(parts), **({"size_bytes": sum(sizes)} if sizes else {})}
     if isinstance(value, (Media, LoggedTable)):
         return {"kind": value.kind, **value.describe()}
     library = _library(value)
@@ -95,4 +95,4 @@ def media_facts(value: Any) -> dict[str, Any]:
         return {"kind": Image.kind, **Image(value).describe()}
     if library in {"matplotlib", "plotly", "bokeh"}:
         return {"kind": Plotly.kind}
-    return {"kind": "array", "shape": [int(length) for length in value.shape], "size_bytes": size_of(value)}
+    return {"kind": "array", "shape": [int(length) for length in value.shape], **size_facts(value)}

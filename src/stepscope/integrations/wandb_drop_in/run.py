@@ -210,7 +210,11 @@ class WandbRun(RunFiles):
     def alert(self, title: Any, text: Any = "", level: Any = None, wait_duration: Any = None) -> None:  # noqa: ARG002
         """Record an alert of the script's own as an event."""
         self.recording.event(
-            "alert", title=str(title), text=str(text), level=str(getattr(level, "value", level or "INFO"))
+            "alert",
+            step=self.step,
+            title=str(title),
+            text=str(text),
+            level=str(getattr(level, "value", level or "INFO")),
         )
 
     def watch(self, models: Any = None, *_: Any, **__: Any) -> tuple[()]:
@@ -227,7 +231,7 @@ class WandbRun(RunFiles):
 
     def mark_preempting(self) -> None:
         """Record that the machine will be taken away."""
-        self.recording.own_event("preempting")
+        self.recording.own_event("preempting", step=self.step)
 
     def display(self, *_: Any, **__: Any) -> bool:
         """Show nothing; `stepscope serve` shows the page."""
@@ -304,11 +308,11 @@ class WandbRun(RunFiles):
             self._keep(found, None)
 
     def _keep_summary(self, found: dict[str, Any]) -> None:
-        self.recording.own_event("summary", values=found)
+        self.recording.own_event("summary", step=self.step, values=found)
 
     def _relabel(self, name: str, value: Any) -> None:
         setattr(self.labels, name, value)
-        self.recording.own_event("labels", **self.labels.given())
+        self.recording.own_event("labels", step=self.step, **self.labels.given())
 
 
 _RUNS: dict[str, WandbRun] = {}

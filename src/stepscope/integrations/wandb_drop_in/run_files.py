@@ -27,6 +27,11 @@ class RunFiles:
         self.recording = recording
         self._ledger = ArtifactLedger(self._report)
 
+    @property
+    def step(self) -> int:
+        """The step of what is recorded now."""
+        return self.recording.step_index
+
     def save(self, glob_str: Any = None, base_path: Any = None, policy: str = "live", **_: Any) -> list[str]:  # noqa: ARG002
         """Record files by path, size and hash; they are not copied. Returns their paths."""
         found: list[str] = []
@@ -36,7 +41,7 @@ class RunFiles:
             for path in found:
                 artifact.add_file(path)
             if found:
-                self._ledger.add(artifact, event="saved_files")
+                self._ledger.add(artifact, event="saved_files", step=self.step)
         return [os.path.abspath(path) for path in found]
 
     def log_artifact(
@@ -58,7 +63,7 @@ class RunFiles:
         artifact.aliases += [aliases] if isinstance(aliases, str) else list(aliases or ())
         _LOGGED[artifact.name] = artifact
         if self.recording.recording:
-            self._ledger.add(artifact, event="artifact")
+            self._ledger.add(artifact, event="artifact", step=self.step)
         return artifact
 
     upsert_artifact = finish_artifact = log_artifact
@@ -69,7 +74,9 @@ class RunFiles:
         if not isinstance(artifact, Artifact):
             wanted = Artifact(str(artifact_or_name), type or "")
             artifact = _LOGGED.get(wanted.name) or _stored(wanted, self.recording.path.parent)
-        self.recording.own_event("used_artifact", name=artifact.name, type=artifact.type, version=artifact.version)
+        self.recording.own_event(
+            "used_artifact", step=self.step, name=artifact.name, type=artifact.type, version=artifact.version
+        )
         return artifact
 
     def log_model(self, path: Any, name: Any = None, aliases: Any = None) -> Artifact:

@@ -15,12 +15,17 @@ NOTICES = Complaints()
 """What the drop-in has said so far; each thing once."""
 
 
+def is_pythons(name: str) -> bool:
+    """Return whether a name belongs to a protocol of Python or of notebooks."""
+    return (name.startswith("__") and name.endswith("__")) or name.startswith(("_repr_", "_ipython_"))
+
+
 def unknown(name: str) -> Unknown:
     """Return the object for a name that the drop-in does not have; raise AttributeError for Python's own names.
 
-    `inspect`, `copy` and `pickle` ask every object for names such as `__wrapped__` and need the truth.
+    `inspect`, `copy`, `pickle` and notebooks ask every object for names such as `__wrapped__` and need the truth.
     """
-    if name.startswith("__") and name.endswith("__"):
+    if is_pythons(name.rpartition(".")[2]):
         raise AttributeError(name)
     return Unknown(f"wandb.{name}")
 
@@ -34,7 +39,7 @@ class Unknown:
         NOTICES.say(name, f"{name} is not part of stepscope's drop-in: it does nothing here, and the script goes on")
 
     def __getattr__(self, name: str) -> Unknown:
-        if name.startswith("__") and name.endswith("__"):
+        if is_pythons(name):
             raise AttributeError(name)
         return self
 
