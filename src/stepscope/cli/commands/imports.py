@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     if not found.batches and not found.problems:
         raise nothing_in(options.path)
     root = runs_root(options.dir)
-    work = Import(options, root, list(found.problems))
+    work = FolderImport(options, root, list(found.problems))
     total = sum(batch.size for batch in found.batches)
     title = "reading" if options.dry_run else "importing"
     with progress(title, total, "bytes", options=options) as advance:
@@ -86,7 +86,7 @@ def portions(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
         yield waiting
 
 
-class Import:
+class FolderImport:
     """The runs that were imported, or would be, and what could not be read."""
 
     def __init__(self, options: argparse.Namespace, root: Path, problems: list[StepscopeError]) -> None:
