@@ -60,7 +60,7 @@ def read(path: str, name: str, draw: random.Random) -> None:
 
 def written(name: str, place: Path, draw: random.Random) -> tuple[bytes, Path]:
     """Write a damaged file, or a folder with one damaged file; return the damaged bytes, and what to read."""
-    if name in FOLDERS:
+    if name in FOLDERS and (name not in SAMPLES or draw.random() < 0.5):
         file = draw.choice(list(FOLDERS[name]))
         data = damaged(FOLDERS[name][file], draw)
         return data, folder({**FOLDERS[name], file: data}, place / name)
@@ -72,7 +72,7 @@ def written(name: str, place: Path, draw: random.Random) -> tuple[bytes, Path]:
 def main(seconds: float, seed: int = 0, only: str = "") -> int:
     """Read damaged files; the exit code says whether any of them was not refused in our way."""
     draw, count, bad, longest = random.Random(seed), 0, 0, (0.0, "")
-    names = [each for each in (*SAMPLES, *FOLDERS, "trace") if only in {"", each}]
+    names = [each for each in {**SAMPLES, **FOLDERS, "trace": TRACE} if only in {"", each}]
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as place:
         while time.monotonic() < end:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sqlite3
 import tempfile
+import zipfile
 from pathlib import Path
+
+import duckdb
 
 MLFLOW = """
 CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL);
@@ -70,9 +74,80 @@ def folder(files, place):
     return place
 
 
-FILES = {"mlflow_sql": database(MLFLOW), "trackio": database(TRACKIO)}
+NEPTUNE = """
+CREATE TABLE part (project_id VARCHAR, run_id VARCHAR, attribute_path VARCHAR, attribute_type VARCHAR,
+  step DECIMAL(18, 6), timestamp TIMESTAMPTZ, int_value BIGINT, float_value DOUBLE, string_value VARCHAR,
+  bool_value BOOLEAN, datetime_value TIMESTAMPTZ, string_set_value VARCHAR[], file_value STRUCT(path VARCHAR),
+  histogram_value STRUCT(type VARCHAR, edges DOUBLE[], "values" DOUBLE[]));
+INSERT INTO part BY NAME SELECT 'team/vision' project_id, 'VIS-1' run_id, 'train/loss' attribute_path,
+  'float_series' attribute_type, unnest([0, 0.5, 1]) step, make_timestamptz(1700000000000000) "timestamp",
+  unnest(['1', 'nan', 'inf']::DOUBLE[]) float_value;
+INSERT INTO part BY NAME SELECT 'team/vision' project_id, 'VIS-1' run_id, 'acc' attribute_path,
+  'float_series' attribute_type, unnest([1, 2]) step, make_timestamptz(1700000001000000) "timestamp",
+  unnest([0.5, 0.75]) float_value;
+INSERT INTO part BY NAME SELECT 'team/vision' project_id, 'VIS-1' run_id, unnest(['sys/name', 'params/model'])
+  attribute_path, 'string' attribute_type, unnest(['first', 'resnet']) string_value;
+INSERT INTO part BY NAME SELECT 'team/vision' project_id, 'VIS-1' run_id, 'params/lr' attribute_path,
+  'float' attribute_type, 0.1 float_value;
+INSERT INTO part BY NAME SELECT 'team/vision' project_id, 'VIS-1' run_id, 'sys/tags' attribute_path,
+  'string_set' attribute_type, ['a', 'b'] string_set_value;
+INSERT INTO part BY NAME SELECT 'team/vision' project_id, 'VIS-1' run_id, 'console' attribute_path,
+  'string_series' attribute_type, unnest(['x', 'y']) string_value;
+"""
+CLEARML = {
+    "task.json": json.dumps(
+        {
+            "id": "offline-1",
+            "name": "first",
+            "project_name": "vision",
+            "comment": "a note",
+            "tags": ["a"],
+            "hyperparams": {"General": {"lr": {"value": "0.1"}}, "Args": {"epochs": {"value": "3"}}},
+        }
+    ).encode(),
+    "metrics.jsonl": b'[{"timestamp": 1700000001000, "type": "training_stats_scalar", "iter": 1, "metric": "train", '
+    b'"variant": "loss", "value": 0.5}, {"timestamp": 1700000001000, "type": "training_stats_scalar", '
+    b'"iter": -2147483648, "metric": "Summary", "variant": "acc", "value": 1}]\n',
+    "log.jsonl": b'[{"timestamp": 1700000000000, "type": "log", "worker": "node1", "msg": "x"}]\n',
+}
+COMET = {
+    "experiment.json": b'{"offline_id": "e1", "project_name": "vision", "start_time": 1700000000000, "tags": ["a"]}',
+    "messages.json": b'{"payload": {"local_timestamp": 1700000001000, "metric": {"metricName": "loss", "metricValue": '
+    b'"NaN", "step": 1}}, "type": "metric_msg"}\n{"payload": {"param": {"paramName": "lr", "paramValue": 0.1}}, '
+    b'"type": "parameter_msg"}\n{"payload": {"output": "x"}, "type": "standard_output"}\n',
+}
+
+
+def parquet(statements):
+    """Return the bytes of a Parquet file with the table `part` that some statements make."""
+    with tempfile.TemporaryDirectory() as place, duckdb.connect() as connection:
+        connection.execute(statements)
+        connection.execute(f"COPY part TO '{place}/part' (FORMAT parquet)")
+        return Path(place, "part").read_bytes()
+
+
+def archive(files, method=zipfile.ZIP_DEFLATED):
+    """Return the bytes of a zip with files by name."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", method) as made:
+        for name, data in files.items():
+            made.writestr(name, data)
+    return target.getvalue()
+
+
+FILES = {
+    "mlflow_sql": database(MLFLOW),
+    "trackio": database(TRACKIO),
+    "neptune": parquet(NEPTUNE),
+    "clearml": archive(CLEARML),
+    "comet": archive(COMET),
+}
 """The smallest file of each format that says something."""
+PACKED = ("neptune", "clearml", "comet")
+"""Formats that are packed themselves, so that nobody packs them again."""
 FOLDERS = {
+    "clearml": CLEARML,
+    "neptune": {"part_0.parquet": FILES["neptune"], "part_1.parquet": FILES["neptune"]},
     "mlflow_files": {
         "meta.yaml": b"artifact_uri: x\nrun_id: r1\nrun_name: first\nstatus: 3\nstart_time: 1700000000000\n",
         "metrics/loss": b"1700000001000 0.5 1\n1700000002000 nan 2\n",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import StepscopeError
@@ -21,6 +22,14 @@ BATCH = 1 << 16
 WILDCARDS = "*?["
 
 
+@cache
+def _database(_process: int) -> duckdb.DuckDBPyConnection:
+    """Return the database of this process; a new one takes ten times as long as the head of a file."""
+    import duckdb
+
+    return duckdb.connect(config={"threads": "1", "memory_limit": "512MB"})
+
+
 @contextmanager
 def connected(path: str, remedy: str = "check the file") -> Iterator[tuple[duckdb.DuckDBPyConnection, str]]:
     """Yield a connection, and the path to give to `read_parquet`; an error of DuckDB names the file."""
@@ -32,10 +41,12 @@ def connected(path: str, remedy: str = "check the file") -> Iterator[tuple[duckd
             place = os.path.join(folder, "file.parquet")
             os.symlink(os.path.abspath(path), place)
         try:
-            with duckdb.connect(config={"threads": "1", "memory_limit": "512MB"}) as connection:
+            with _database(os.getpid()).cursor() as connection:
                 connection.execute("SET enable_progress_bar = false")  # it would appear on stdout after two seconds
                 yield connection, place
         except duckdb.Error as error:
+            if isinstance(error, (duckdb.FatalException, duckdb.InternalException)):
+                _database.cache_clear()  # it refuses everything from now on
             cause = str(error).partition("\n")[0]
             raise unreadable(path, f"it is no Parquet file of points ({cause})", remedy) from error
 

@@ -23,6 +23,7 @@ from stepscope.importers.rows import values
 from stepscope.importers.run_builder import ImportFormat, RunBuilders
 from stepscope.importers.source import BROKEN, FileHead, goes_on, json_value, opened
 from stepscope.importers.trackers.growing import GrowingFile
+from stepscope.importers.trackers.json_text import REFUSED, decoded
 from stepscope.importers.trackers.sqlite import MAGIC, columns, has_tables, look, new_rows, text
 from stepscope.importers.words import moment, whole
 
@@ -49,7 +50,6 @@ MACHINE = "system/"
 MOST_FRAGMENTS = 100_000
 """Maximum fragments read of a folder."""
 _flat = msgspec.json.Decoder(dict[str, float])
-_any = msgspec.json.Decoder()
 
 
 def recognises(head: FileHead) -> bool:
@@ -119,7 +119,7 @@ class _LoggedRows:
 
     def configure(self, owner: Owner, config: Any, created: Any = None) -> None:
         """Take in the configuration of a run that has points; it is a mapping or its JSON text."""
-        config = _decoded(config) if isinstance(config, (bytes, str)) else config
+        config = decoded(config) if isinstance(config, (bytes, str)) else config
         if owner not in self.waiting or not isinstance(config, dict):
             return
         began = moment(config.get("_Created") or text(created))
@@ -142,8 +142,8 @@ def _numbers(run: RunBuilder, metrics: Any) -> Iterable[tuple[str, float]]:
     if isinstance(metrics, (bytes, str)):
         try:
             return _flat.decode(metrics).items()
-        except (msgspec.DecodeError, RecursionError):
-            metrics = _decoded(metrics)
+        except REFUSED:
+            metrics = decoded(metrics)
     if isinstance(metrics, dict):
         return values(metrics, run.not_a_number)
     run.note("rows that are no JSON objects, left out")
@@ -191,15 +191,8 @@ def _time(stamp: Any) -> float:
     return found.timestamp() if found.tzinfo is not None else moment(stamp)
 
 
-def _decoded(data: bytes | str) -> Any:
-    try:
-        return _any.decode(data)
-    except (msgspec.DecodeError, RecursionError):
-        return json_value(text(data))  # NaN without quotes
-
-
 def _of_machine(metrics: Any) -> Any:
-    found = _decoded(metrics) if isinstance(metrics, (bytes, str)) else metrics
+    found = decoded(metrics) if isinstance(metrics, (bytes, str)) else metrics
     return {f"{MACHINE}{name}": value for name, value in found.items()} if isinstance(found, dict) else found
 
 
@@ -262,7 +255,7 @@ def _read_fragment(path: str, rows: _LoggedRows, logged: set[str]) -> None:
     """Read the records of a fragment, except those with an id that was logged already."""
     configs: dict[Owner, Any] = {}
     for line in chain.from_iterable(GrowingFile(path).new_lines(rows.runs.note)):
-        record = _decoded(line)
+        record = decoded(line)
         if not isinstance(record, dict) or record.get("kind") not in KINDS - {"alert"}:
             if line.strip():
                 rows.runs.note("records that are no metrics, left out")
