@@ -47,6 +47,41 @@ INSERT INTO metrics (timestamp, run_name, step, metrics) VALUES
   ('2025-08-01T06:05:35', 'calm-tree-0', 1, '{"loss": 0.4}'),
   ('2025-08-01T06:05:35', 'wild-sea-1', 0, '{"loss": 2}');
 """
+GOODSEED = """
+CREATE TABLE run_meta (key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE configs (path TEXT PRIMARY KEY, type_tag TEXT NOT NULL, value TEXT, updated_at TEXT NOT NULL,
+  uploaded INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE metric_series (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE);
+CREATE TABLE metric_points (series_id INTEGER NOT NULL REFERENCES metric_series(id), step REAL NOT NULL,
+  y REAL NOT NULL, ts INTEGER NOT NULL, uploaded INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (series_id, step));
+CREATE TABLE string_series (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE);
+CREATE TABLE string_points (series_id INTEGER NOT NULL REFERENCES string_series(id), step REAL NOT NULL,
+  value TEXT NOT NULL, ts INTEGER NOT NULL, uploaded INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (series_id, step));
+INSERT INTO run_meta VALUES ('schema_version', '1'), ('run_id', 'run-1'), ('project', 'team/vision'),
+  ('created_at', '2023-11-14T22:13:20+00:00'), ('name', 'first'), ('status', 'finished'),
+  ('closed_at', '2023-11-14T22:13:30+00:00');
+INSERT INTO configs VALUES ('sys/tags', 'string_set', '["a", "b"]', '', 0), ('params/lr', 'float', '0.1', '', 0),
+  ('params/on', 'bool', 'true', '', 0), ('params/none', 'null', '', '', 0), ('params/text', 'str', '1', '', 0),
+  ('sys/description', 'str', 'a note', '', 0);
+INSERT INTO metric_series (path) VALUES ('loss'), ('x');
+INSERT INTO metric_points (series_id, step, y, ts) VALUES (1, 0, 1, 1700000001), (1, 1, 9e999, 1700000001),
+  (2, 1, 3, 1700000001), (2, 2.5, 4, 1700000001);
+INSERT INTO string_series (path) VALUES ('console');
+INSERT INTO string_points (series_id, step, value, ts) VALUES (1, 0, 'hi', 1700000001);
+"""
+PLUTO = """
+CREATE TABLE runs (run_id TEXT PRIMARY KEY, project TEXT NOT NULL, op_id INTEGER, parent_pid INTEGER,
+  created_at REAL NOT NULL, last_heartbeat REAL NOT NULL, finished INTEGER DEFAULT 0, finish_requested_at REAL,
+  fully_synced INTEGER DEFAULT 0, config_json TEXT);
+CREATE TABLE sync_queue (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, record_type INTEGER NOT NULL,
+  payload_json TEXT NOT NULL, timestamp_ms INTEGER NOT NULL, step INTEGER, status INTEGER DEFAULT 0,
+  retry_count INTEGER DEFAULT 0, created_at REAL NOT NULL);
+INSERT INTO runs VALUES ('run-1', 'vision', 1, 1, 1700000000.5, 1700000000, 1, NULL, 0, '{"lr": 0.1}');
+INSERT INTO sync_queue (run_id, record_type, payload_json, timestamp_ms, step, created_at) VALUES
+  ('run-1', 0, '{"loss": 0.5, "acc": NaN}', 1700000001000, 1, 0), ('run-1', 5, '{"cpu": 7}', 1700000001000, 1, 0),
+  ('run-1', 2, '{"layers": 2}', 1700000001000, NULL, 0), ('run-1', 4, '{"tags": ["a"]}', 1700000001000, NULL, 0),
+  ('run-1', 6, '{"message": "hi"}', 1700000001000, NULL, 0);
+"""
 
 
 def database(schema, path=None):
@@ -141,6 +176,8 @@ FILES = {
     "neptune": parquet(NEPTUNE),
     "clearml": archive(CLEARML),
     "comet": archive(COMET),
+    "goodseed": database(GOODSEED),
+    "pluto": database(PLUTO),
 }
 """The smallest file of each format that says something."""
 PACKED = ("neptune", "clearml", "comet")

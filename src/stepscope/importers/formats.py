@@ -24,7 +24,7 @@ from stepscope.importers.logs import (
 )
 from stepscope.importers.nvidia_smi import table as nvidia_smi
 from stepscope.importers.source import head, size_of, unreadable
-from stepscope.importers.trackers import clearml, comet, mlflow_files, mlflow_sql, neptune, trackio
+from stepscope.importers.trackers import clearml, comet, goodseed, mlflow_files, mlflow_sql, neptune, pluto, trackio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ OUR_RUN = {"run.json", "nodes", "tail"}
 """What a folder of a run of ours has in it: it needs no reader."""
 _MODULES = (
     *(own_export, training_logger, tfevents, wandb),
-    *(mlflow_sql, mlflow_files, trackio, neptune, clearml, comet),
+    *(mlflow_sql, mlflow_files, trackio, neptune, clearml, comet, goodseed, pluto),
     *(trainer_state, megatron_golden, mllog, nvidia_smi, jsonl),
     *(megatron, lightning_csv, step_log, console_log),
 )
