@@ -22,6 +22,7 @@ GROUPS = (
     "serving",
     "terminal",
     "exporting",
+    "importing",
     *(
         "gradients",
         "torch_loop",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.importers.run_builder import ImportFormat, RunBuilder, RunBuilders
+from stepscope.importers.run_builder import ImportFormat, RunBuilders
 from stepscope.importers.trackers.mlflow_facts import STATES, tag_facts, written
 from stepscope.importers.trackers.sqlite import columns, has_tables, look, new_rows, text
 from stepscope.importers.words import number
@@ -49,15 +49,38 @@ class _Store:
         """Read what is new; states and tags may change, and are read again."""
         self._read_facts(database)
         for rows in new_rows(database, "metrics", METRIC, self.last_metric):
-            grouped: defaultdict[tuple[bytes, bytes], list[tuple[Any, ...]]] = defaultdict(list)
-            for row in rows:
-                grouped[row[4], row[1]].append(row)
-            for (run_id, key), points in grouped.items():
-                if run_id not in self.deleted:
-                    _add(self.runs.of(text(run_id)), text(key), points)
+            self._add(rows)
             self.last_metric = rows[-1][0]
         for name, run in self.runs.by_key.items():
             run.facts.update(self.facts.get(name, {}), config=self.params[name], run_id=name)
+
+    def _add(self, rows: list[tuple[Any, ...]]) -> None:
+        """Add rows of all runs and metrics, column by column, which takes a third of the time of row by row."""
+        _, keys, values, times, run_ids, steps, flags = zip(*rows, strict=True)
+        try:
+            value, time, is_nan = np.array(values, np.float64), np.array(times, np.float64), np.array(flags, np.bool_)
+            step = np.array(steps if steps[0] is not None else [0] * len(steps), np.int64)
+        except (TypeError, ValueError, OverflowError):
+            self._add_sound(rows)
+            return
+        value[value >= LARGEST] = math.inf
+        value[value <= -LARGEST] = -math.inf
+        value[is_nan] = math.nan
+        owners: dict[tuple[Any, Any], int] = {}
+        numbers = np.array([owners.setdefault(owner, len(owners)) for owner in zip(run_ids, keys, strict=True)])
+        ends = np.cumsum(np.bincount(numbers))[:-1]
+        for (run_id, key), part in zip(owners, np.split(np.argsort(numbers, kind="stable"), ends), strict=True):
+            if run_id not in self.deleted:
+                self.runs.of(text(run_id)).extend(text(key), value[part], step[part], time[part] / 1e3)
+
+    def _add_sound(self, rows: list[tuple[Any, ...]]) -> None:
+        """Add the rows whose value, time and step are numbers, and count the others."""
+        kinds = {2: (int, float), 3: (int, float), 5: int, 6: int}
+        sound = [row for row in rows if all(isinstance(row[at], kind) for at, kind in kinds.items())]
+        if len(sound) < len(rows):
+            self.runs.note(f"points that are no numbers, left out: {len(rows) - len(sound)}")
+            if sound:
+                self._add(sound)
 
     def _read_facts(self, database: sqlite3.Connection) -> None:
         unknown = columns(database, "metrics") - {*METRIC}
@@ -105,25 +128,6 @@ def _run_facts(row: Sequence[Any], experiments: dict[Any, str]) -> dict[str, Any
 def _seconds(milliseconds: Any) -> float | None:
     found = number(milliseconds)
     return found / 1e3 if found is not None and math.isfinite(found) else None
-
-
-def _add(run: RunBuilder, name: str, points: list[tuple[Any, ...]]) -> None:
-    """Add points of one metric."""
-    _, _, values, times, _, steps, flags = zip(*points, strict=True)
-    try:
-        value = np.array(values, np.float64)
-        step = np.array(steps, np.int64) if steps[0] is not None else np.zeros(len(steps), np.int64)
-        time = np.array(times, np.float64) / 1e3
-    except (TypeError, ValueError, OverflowError):
-        whole = [row for row in points if all(isinstance(row[at], (int, float)) for at in (2, 3, 5))]
-        run.leave_out("points that are no numbers", name, len(points) - len(whole))
-        if whole and len(whole) < len(points):
-            _add(run, name, whole)
-        return
-    value[value >= LARGEST] = math.inf
-    value[value <= -LARGEST] = -math.inf
-    value[np.array([bool(flag) for flag in flags])] = math.nan
-    run.extend(name, value, step, time)
 
 
 FORMAT = ImportFormat(
