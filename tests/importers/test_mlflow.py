@@ -208,6 +208,80 @@ def test_a_log_of_changes_is_read_and_nothing_is_written_beside_it(tmp_path, fil
     assert sorted(os.listdir(tmp_path / "copy")) == sorted(files)
 
 
+def test_a_transaction_that_was_cut_by_a_kill_is_undone_in_a_copy(tmp_path):
+    """The journal of a killed writer is applied to a private copy: only committed rows are read, nothing is changed."""
+    database(MLFLOW, tmp_path / "a")
+    writer = sqlite3.connect(tmp_path / "a", isolation_level=None)
+    writer.execute("PRAGMA cache_size = 1")  # so that it writes to the file before it commits
+    writer.execute("BEGIN")
+    writer.executemany("INSERT INTO metrics VALUES ('loss', ?, 1, 'r1', 9, 0)", [(at,) for at in range(2000)])
+    (tmp_path / "copy").mkdir()
+    for name in ("a", "a-journal"):
+        (tmp_path / "copy" / name).write_bytes((tmp_path / name).read_bytes())
+    writer.close()
+    before = {path: path.read_bytes() for path in (tmp_path / "copy").iterdir()}
+    (run,) = formats.read(str(tmp_path / "copy" / "a"))
+    assert texts(run.series("loss").value) == ["0.5", "nan"]
+    assert {path: path.read_bytes() for path in (tmp_path / "copy").iterdir()} == before
+
+
+def test_a_database_that_is_damaged_in_the_middle_is_read_up_to_there(tmp_path, monkeypatch):
+    """What was read stays, and the notes tell that there was more."""
+    monkeypatch.setattr("stepscope.importers.trackers.sqlite.BATCH", 100)
+    rows = ", ".join(f"('loss', {at}, {at}, 'r1', {at}, 0)" for at in range(5000))
+    data = bytearray(database(MLFLOW + f"INSERT INTO metrics VALUES {rows}"))
+    middle = len(data) // 2 // 512 * 512
+    data[middle : middle + 51_200] = bytes(51_200)
+    (tmp_path / "a").write_bytes(data)
+    (run,) = formats.read(str(tmp_path / "a"))
+    assert 100 < len(run.series("loss")) < 5000
+    assert any("the database is damaged" in note for note in run.notes)
+
+
+def test_a_writer_is_not_kept_waiting_by_a_reader_that_follows(tmp_path):
+    """Between two looks, and between two batches, a writer commits at once."""
+    path = tmp_path / "mlflow.db"
+    database(MLFLOW, path)
+    writer = sqlite3.connect(path, timeout=0, isolation_level=None)
+    counts = iter(range(3, 8))
+
+    def write():
+        step = next(counts, None)
+        if step is not None:
+            writer.execute("INSERT INTO metrics VALUES ('loss', 1, ?, 'r1', ?, 0)", (step, step))
+        return step is not None
+
+    asked = AT_END.set(write)
+    try:
+        run = formats.FORMATS["mlflow_sql"].read(str(path))
+    finally:
+        AT_END.reset(asked)
+        writer.close()
+    assert run.series("loss").step.tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_followed_database_that_is_locked_is_read_at_the_next_look(tmp_path):
+    """A lock that lasts does not end the following."""
+    path = tmp_path / "mlflow.db"
+    database(MLFLOW, path)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN EXCLUSIVE")
+    looks = iter((True, False))
+
+    def release():
+        if writer.in_transaction:
+            writer.execute("COMMIT")
+        return next(looks)
+
+    asked = AT_END.set(release)
+    try:
+        run = formats.FORMATS["mlflow_sql"].read(str(path))
+    finally:
+        AT_END.reset(asked)
+        writer.close()
+    assert len(run.series("loss")) == 2
+
+
 def test_a_closed_database_gets_no_log_beside_it(tmp_path):
     """SQLite would leave two files beside a database that has a write-ahead log."""
     database("PRAGMA journal_mode = WAL;" + MLFLOW, tmp_path / "a")

@@ -15,7 +15,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.importers.run_builder import ImportFormat, RunBuilder
 from stepscope.importers.source import MOST_DOCUMENT_BYTES, document, goes_on
 from stepscope.importers.trackers.archive import has_members, member_document, member_lines
-from stepscope.importers.trackers.growing import GrowingFile
+from stepscope.importers.trackers.growing import GrowingFile, start_of
 from stepscope.importers.trackers.json_text import decoded
 from stepscope.importers.trackers.mlflow_facts import written
 from stepscope.importers.words import moment, number, whole
@@ -39,9 +39,9 @@ def recognises(head: FileHead) -> bool:
     return has_members(head, {TASK, LOG}) or has_members(head, {TASK, METRICS})
 
 
-def owns_folder(_folder: str, names: Collection[str]) -> bool:
-    """Return whether a folder is an offline session."""
-    return TASK in names and bool({METRICS, LOG} & {*names})
+def owns_folder(folder: str, names: Collection[str]) -> bool:
+    """Return whether a folder is an offline session; the ids of their tasks begin with `offline`."""
+    return TASK in names and bool({METRICS, LOG} & {*names}) and b'"offline' in start_of(os.path.join(folder, TASK))
 
 
 def fill(path: str, run: RunBuilder) -> None:

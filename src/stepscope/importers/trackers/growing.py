@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from stepscope.core.errors import StepscopeError
 from stepscope.importers.source import BROKEN, MOST_BYTES, MOST_LINE_BYTES, opened, unreadable
 
 if TYPE_CHECKING:
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
 
 PIECE = 2**20
 """Bytes read at once."""
+
+
+def start_of(path: str, size: int = PIECE) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read."""
+    try:
+        with opened(path) as stream:
+            return stream.read(size)
+    except (StepscopeError, *BROKEN):
+        return b""
 
 
 class GrowingFile:

@@ -11,8 +11,8 @@ import numpy as np
 from stepscope.core.errors import StepscopeError
 from stepscope.core.yaml_text import read_file
 from stepscope.importers.run_builder import MOST_NAMES, ImportFormat, RunBuilder
-from stepscope.importers.source import BROKEN, goes_on, opened, unreadable
-from stepscope.importers.trackers.growing import GrowingFile
+from stepscope.importers.source import goes_on, unreadable
+from stepscope.importers.trackers.growing import GrowingFile, start_of
 from stepscope.importers.trackers.mlflow_facts import STATES, tag_facts, written
 from stepscope.importers.words import number
 
@@ -27,7 +27,8 @@ MOST_TEXT = 2**16
 def owns_folder(folder: str, names: Collection[str]) -> bool:
     """Return whether a folder is a run, or the place for deleted ones."""
     if META in names and "metrics" in names:
-        return any(f"\n{word}:" in _text(os.path.join(folder, META)) for word in ("run_id", "run_uuid"))
+        about = b"\n" + start_of(os.path.join(folder, META))
+        return b"\nrun_id:" in about or b"\nrun_uuid:" in about
     return os.path.basename(folder) == TRASH and bool(names)
 
 
@@ -64,17 +65,8 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
                 yield os.path.relpath(file, folder).replace(os.sep, "/"), file
 
 
-def _text(path: str) -> str:
-    """Return the start of a file, after a line end; empty if it cannot be read."""
-    try:
-        with opened(path) as stream:
-            return "\n" + stream.read(MOST_TEXT).decode("utf-8", "replace")
-    except (StepscopeError, *BROKEN):
-        return ""
-
-
 def _texts(folder: str) -> dict[str, str]:
-    return {key: _text(file)[1:] for key, file in _files(folder)}
+    return {key: start_of(file, MOST_TEXT).decode("utf-8", "replace") for key, file in _files(folder)}
 
 
 def _facts(path: str, run: RunBuilder) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class _Store:
 
     def _add_sound(self, rows: list[tuple[Any, ...]]) -> None:
         """Add the rows whose value, time and step are numbers, and count the others."""
-        kinds = {2: (int, float), 3: (int, float), 5: int, 6: int}
+        kinds: dict[int, Any] = {2: (int, float), 3: (int, float), 5: int, 6: int}
         sound = [row for row in rows if all(isinstance(row[at], kind) for at, kind in kinds.items())]
         if len(sound) < len(rows):
             self.runs.note(f"points that are no numbers, left out: {len(rows) - len(sound)}")

@@ -52,7 +52,7 @@ def look(path: str, read: Callable[[sqlite3.Connection], None], runs: RunBuilder
         except DAMAGE as error:
             locked = "locked" in str(error)
             damage = f"the database is damaged ({error})"
-            if not locked and not runs.by_key:
+            if not locked and not any(run.columns for run in runs.by_key.values()):
                 raise unreadable(path, damage, "check whether it was cut, or give a backup of it") from error
             if not locked:
                 runs.note(f"{damage}: what follows is not read")

@@ -21,8 +21,8 @@ from stepscope.importers import parquet
 from stepscope.importers.imported import COLUMNS, Imported, ImportedSeries
 from stepscope.importers.rows import values
 from stepscope.importers.run_builder import ImportFormat, RunBuilders
-from stepscope.importers.source import BROKEN, FileHead, goes_on, json_value, opened
-from stepscope.importers.trackers.growing import GrowingFile
+from stepscope.importers.source import FileHead, goes_on, json_value
+from stepscope.importers.trackers.growing import GrowingFile, start_of
 from stepscope.importers.trackers.json_text import REFUSED, decoded
 from stepscope.importers.trackers.sqlite import MAGIC, columns, has_tables, look, new_rows, text
 from stepscope.importers.words import moment, whole
@@ -73,21 +73,13 @@ def fill_all(path: str, runs: RunBuilders) -> None:
     if os.path.isdir(path):
         _read_inbox(path, found)
         return
-    start = _start(path)
+    start = start_of(path, 16)
     if start.startswith(parquet.MAGIC):
         _read_parquet(path, found)
     elif start.lstrip().startswith(b"{"):
         _read_fragment(path, found, set())
     else:
         look(path, _Database(found).read, runs)
-
-
-def _start(path: str) -> bytes:
-    try:
-        with opened(path) as stream:
-            return stream.read(16)
-    except BROKEN:
-        return b""
 
 
 class _LoggedRows:
