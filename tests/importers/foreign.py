@@ -72,8 +72,24 @@ def event_file(*events):
 
 
 def wandb_file(*records):
-    """Return a W&B run file: records cut at blocks of 32 KiB."""
-    out = bytearray(b":W&B\xe1\xbe\x00")
+    """Return a W&B run file."""
+    return level_log(b":W&B\xe1\xbe\x00", *records)
+
+
+def swanlab_file(*records, version=2):
+    """Return a SwanLab run file."""
+    return level_log(b":SWL\xd6\xe1" + bytes([version]), *records)
+
+
+def swanlab_scalar(key, step, time, value):
+    """Return the record of one scalar; its time in seconds."""
+    stamp = field(1, int(time)) + field(2, round(time % 1 * 1e9))
+    return field(1, 1) + field(13, field(1, key) + field(2, step) + field(4, stamp) + field(5, field(1, value)))
+
+
+def level_log(ident, *records):
+    """Return a file in LevelDB's log format: records cut at blocks of 32 KiB."""
+    out = bytearray(ident)
     for record in records:
         rest, first = record, True
         while first or rest:
@@ -123,6 +139,11 @@ SAMPLES = {
         event(1, 10.0, scalar("loss", 0.5)), event(2, 11.0, scalar("loss", 0.25), scalar("lr", 1.0))
     ),
     "wandb": wandb_file(history({"loss": 0.5, "_step": 0, "_timestamp": 10.0}), history({"loss": 0.25, "_step": 1})),
+    "swanlab": swanlab_file(
+        field(10, field(1, "p") + field(4, "n") + field(6, "tag") + field(12, field(1, 10))),
+        *(swanlab_scalar("loss", step, 10.5, 0.5) for step in range(3)),
+        field(11, field(1, 1)),
+    ),
     "trainer_state": json.dumps(
         {"global_step": 2, "log_history": [{"loss": 0.5, "step": 1, "epoch": 0.5}, {"eval_loss": 0.4, "step": 2}]}
     ).encode(),

@@ -56,7 +56,7 @@ def test_a_run_of_wandb_is_read_as_its_own_classes_read_it(tmp_path, encoding):
     subprocess.run([sys.executable, "-c", SCRIPT], env={**os.environ, **quiet, **chosen}, cwd=tmp_path, check=True)
     [path] = tmp_path.glob("wandb/offline-run-*/*.wandb")
     told: dict[str, list[tuple[int, float]]] = {}
-    for record in (each for some_records in level_log.records(str(path), pytest.fail) for each in some_records):
+    for record in (each for some_records in level_log.records(str(path), 0, pytest.fail) for each in some_records):
         row = proto.Record.FromString(record).history
         found = {"/".join(item.nested_key): json.loads(item.value_json) for item in row.item}
         for name, value in found.items():

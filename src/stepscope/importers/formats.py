@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.importers import own_export, training_logger
-from stepscope.importers.binary import tfevents, wandb
+from stepscope.importers.binary import swanlab, tfevents, wandb
 from stepscope.importers.logs import (
     console_log,
     jsonl,
@@ -36,11 +36,13 @@ MOST_FILES = 10_000
 """Maximum files read in a folder."""
 DEEPEST = 8
 """Maximum depth of the search."""
-WANDB_FOLDERS = {"files", "logs", "tmp"}
+RUN_FILES = (".wandb", ".swanlab")
+REPEATING_FOLDERS = {"files", "logs", "tmp", "debug", "media"}
+"""Folders beside a run file of W&B or SwanLab that repeat the run."""
 OUR_RUN = {"run.json", "nodes", "tail"}
 """What a folder of a run of ours has in it: it needs no reader."""
 _MODULES = (
-    *(own_export, training_logger, tfevents, wandb),
+    *(own_export, training_logger, tfevents, wandb, swanlab),
     *(mlflow_sql, mlflow_files, trackio, neptune, clearml, comet, goodseed, pluto),
     *(trainer_state, megatron_golden, mllog, nvidia_smi, jsonl),
     *(megatron, lightning_csv, step_log, console_log),
@@ -164,7 +166,7 @@ def owner(folder: str) -> ImportFormat | None:
 def sources(folder: str) -> Iterator[str]:
     """Yield what may be read in a folder: files, and folders that are one thing, ordered by name, a few levels deep.
 
-    Links to folders and runs of ours are not followed. Folders beside a W&B run file are skipped: they repeat the run.
+    Links to folders and runs of ours are not followed. Folders beside a run file of W&B or SwanLab repeat the run.
     """
     left = MOST_FILES
     for place, folders, names in os.walk(folder):
@@ -178,8 +180,8 @@ def sources(folder: str) -> Iterator[str]:
         folders.sort()
         if place[len(folder) :].count(os.sep) >= DEEPEST - 1:
             folders.clear()
-        if any(name.endswith(".wandb") for name in names):
-            folders[:] = [name for name in folders if name not in WANDB_FOLDERS]
+        if any(name.endswith(RUN_FILES) for name in names):
+            folders[:] = [name for name in folders if name not in REPEATING_FOLDERS]
         for name in sorted(names):
             left -= 1
             if left < 0:

@@ -23,9 +23,15 @@ READ_AT_ONCE = 2**20
 """Maximum bytes read at once."""
 
 
-def records(path: str, note: Callable[[str], None]) -> Iterator[list[bytes]]:
-    """Yield whole records as they come; after a wrong checksum the rest of the block is skipped."""
-    log = _LevelLog(note)
+def records(path: str, version: int, note: Callable[[str], None]) -> Iterator[list[bytes]]:
+    """Yield whole records as they come; after a wrong checksum the rest of the block is skipped.
+
+    Args:
+        path: the file.
+        version: the newest version of the tool's format that is known.
+        note: is called with what could not be read.
+    """
+    log = _LevelLog(version, note)
     for portion in chunks(path, note, READ_AT_ONCE):
         yield list(log.whole(portion))
     if log.is_cut:
@@ -35,9 +41,10 @@ def records(path: str, note: Callable[[str], None]) -> Iterator[list[bytes]]:
 class _LevelLog:
     """The state between two portions of a file, which may end anywhere."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
-        self._rest, self._begin, self._skipped = b"", 0, IDENT.size
+    def __init__(self, version: int, note: Callable[[str], None]) -> None:
+        self._version, self._note = version, note
+        self._ident = b""
+        self._rest, self._begin, self._skipped = b"", IDENT.size, 0
         """Bytes that are not decoded yet, their place in the file, and how many of them to skip."""
         self._begun: list[bytes] | None = None
         """The pieces of a record of which more must come."""
@@ -49,7 +56,7 @@ class _LevelLog:
 
     def whole(self, portion: bytes) -> Iterator[bytes]:
         """Yield the records that end in a portion."""
-        for kind, piece in self._pieces(portion):
+        for kind, piece in self._pieces(self._after_ident(portion)):
             if kind == FULL:
                 self._begun = None
                 yield piece
@@ -64,6 +71,15 @@ class _LevelLog:
             if kind == LAST:
                 yield b"".join(self._begun)
                 self._begun = None
+
+    def _after_ident(self, portion: bytes) -> bytes:
+        missing = IDENT.size - len(self._ident)
+        if missing:
+            self._ident += portion[:missing]
+            version = self._ident[-1]
+            if len(self._ident) == IDENT.size and version > self._version:
+                self._note(f"its format has version {version}, newer than ours ({self._version}): what fits is read")
+        return portion[missing:]
 
     def _pieces(self, portion: bytes) -> Iterator[tuple[int, bytes]]:
         data = self._rest + portion

@@ -10,21 +10,21 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from stepscope.importers.binary.level_log import records
+from stepscope.importers.binary.machine_names import MachineName, machine_metric
 from stepscope.importers.binary.wandb_history import add_history, item
 from stepscope.importers.binary.wire import Field, fields, timestamp, varint
 from stepscope.importers.rows import values
 from stepscope.importers.run_builder import ImportFormat, RunBuilder
-from stepscope.importers.words import scaled
 
 if TYPE_CHECKING:
     from stepscope.importers.source import FileHead
 
-MAGIC = b":W&B"
+MAGIC, VERSION = b":W&B", 0
 HISTORY, CONFIG, STATISTICS, METRIC, RUN, EXIT = 2, 5, 7, 12, 17, 18
 """Record fields that are read."""
 NUMBER_KEY, SUMMARY_KEY = b"\x08", b"\x1a"
 """Keys on the wire: the number of a record, and the best or last values so far."""
-MACHINE = (
+MACHINE: tuple[MachineName, ...] = (
     (re.compile(r"gpu\.(\d+)\.gpu"), r"gpu/\1/utilization_ratio", 0.01),
     (re.compile(r"gpu\.(\d+)\.memoryAllocatedBytes"), r"gpu/\1/memory_used_bytes", 1.0),
     (re.compile(r"gpu\.(\d+)\.temp"), r"gpu/\1/temperature_celsius", 1.0),
@@ -33,7 +33,7 @@ MACHINE = (
     (re.compile(r"memory(?:_percent)?"), "memory/used_ratio", 0.01),
     (re.compile(r"(.*)", re.DOTALL), r"system/\1", 1.0),
 )
-"""System statistics without the prefix `system.`, our names, and the factors to their units; first match wins."""
+"""System statistics without the prefix `system.`."""
 RUN_FACTS = {1: "run_id", 3: "project", 6: "group", 7: "job_type", 8: "name", 9: "notes", 13: "host"}
 """Text fields of the record that identifies the run."""
 
@@ -47,7 +47,7 @@ def fill(path: str, run: RunBuilder) -> None:
     """Read logged values, at the step that the run defined for each metric, and W&B's system statistics."""
     run.facts["config"] = {}
     axes: dict[str, str] = {}
-    for some in records(path, run.note):
+    for some in records(path, VERSION, run.note):
         rows: list[bytes] = []
         for record in some:
             try:
@@ -91,9 +91,8 @@ def _add_statistics(message: bytes, run: RunBuilder) -> None:
     stamp = next((field.data for field in fields(message) if field.number == 2), b"")
     time = timestamp(stamp)
     for name, value in values(_items(message, 3), run.not_a_number):
-        own = name.removeprefix("system.")
-        pattern, ours, factor = next(row for row in MACHINE if row[0].fullmatch(own))
-        run.add(pattern.sub(ours, own, count=1), scaled(value, factor), time=time)
+        ours, figure = machine_metric(name.removeprefix("system."), value, MACHINE)
+        run.add(ours, figure, time=time)
 
 
 def _add_config(message: bytes, facts: dict[str, Any]) -> None:
