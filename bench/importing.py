@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.figure import Figure
+from bench.peers import log_records
 from bench.processes import kib, output_of, python, tree
 
 if TYPE_CHECKING:
@@ -23,6 +24,53 @@ NAMES = ("loss", "learning_rate", *(f"train/metric_{index}" for index in range(8
 """Metrics of each file."""
 EVERY = 0.02
 """Seconds between two looks at the memory."""
+
+
+def make_tfevents(folder: Path, points: int) -> Path:
+    """Write scalars with torch's SummaryWriter; return the file."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder), max_queue=10_000)
+    for step in range(points // len(NAMES)):
+        for index, name in enumerate(NAMES):
+            writer.add_scalar(name, math.sin(step + index), step)
+    writer.close()
+    return next(folder.glob("events.*"))
+
+
+def vendor_tfevents(path: Path) -> int:
+    """Count the scalars with TensorBoard's own loader."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    return sum(len(event.summary.value) for event in LegacyEventFileLoader(str(path)).Load())
+
+
+def make_wandb(folder: Path, points: int) -> Path:
+    """Log rows of ten with W&B offline; return the run's file."""
+    quiet = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+    os.environ.update(quiet)
+    import wandb
+
+    run = wandb.init(project="p", dir=str(folder), settings=wandb.Settings(x_disable_stats=True, console="off"))
+    for step in range(points // len(NAMES)):
+        run.log({name: math.sin(step + index) for index, name in enumerate(NAMES)}, step=step)
+    run.finish()
+    return next(folder.glob("wandb/offline-run-*/*.wandb"))
+
+
+def vendor_wandb(path: Path) -> int:
+    """Count the logged values with W&B's own classes; it ships no reader of the file any more."""
+    import json
+
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found = 0
+    for data in log_records(path.read_bytes()):
+        items = Record.FromString(data).history.item
+        found += sum(
+            isinstance(json.loads(item.value_json), (int, float)) for item in items if item.nested_key[0] in NAMES
+        )
+    return found
 
 
 def make_mlflow_sql(folder: Path, points: int) -> Path:
@@ -73,6 +121,8 @@ def vendor_trackio(path: Path) -> int:
 
 
 FORMATS: dict[str, tuple[Callable[[Path, int], Path], Callable[[Path], int], str]] = {
+    "tfevents": (make_tfevents, vendor_tfevents, "tensorboard's loader"),
+    "wandb": (make_wandb, vendor_wandb, "W&B's protobuf classes"),
     "mlflow_sql": (make_mlflow_sql, vendor_mlflow_sql, "MLflow's client"),
     "trackio": (make_trackio, vendor_trackio, "Trackio's storage"),
 }

@@ -124,7 +124,7 @@ class WandB(Peer):
 
         [path] = folder.glob("wandb/*run-*/*.wandb")
         found = 0
-        for data in _log_records(path.read_bytes()):
+        for data in log_records(path.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             if record.WhichOneof("record_type") == "history":
@@ -198,7 +198,7 @@ PEERS: dict[str, type[Peer]] = {
 OURS = "stepscope"
 
 
-def _log_records(data: bytes) -> Iterator[bytes]:
+def log_records(data: bytes) -> Iterator[bytes]:
     """Yield the records of a .wandb file (LevelDB's log format after 7 bytes); a torn tail ends it.
 
     W&B ships no reader of it in Python any more (the last was in 0.22).

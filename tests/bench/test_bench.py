@@ -48,6 +48,7 @@ EXPECTED = {
     },
     "terminal": {"top_cpu", "top_memory", "top_traffic", "report_size", "report_spikes"},
     "exporting": {f"export_{form}" for form in ("csv", "wide", "json", "parquet", "arrow", "tensorboard")},
+    "importing": {f"import_{form}{part}" for form in ("tfevents", "wandb") for part in ("", "_memory")},
     "alerting": {"alert_cost", "alert_missed", "alert_late", "alert_false", "alert_memory"},
     "traces": {
         *("trace_failures", "trace_off", "trace_tracelens", "trace_data_0", "trace_data_4", "trace_time"),
