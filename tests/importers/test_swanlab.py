@@ -18,8 +18,8 @@ BRIDGES = Path(__file__).parents[2] / ".venv-bridges/bin/python"
 WRITE = """
 import math, sys, swanlab
 run = swanlab.init(
-    project="p", experiment_name="名", description="why", tags=["a", "ü"], group="g", mode="offline", logdir=sys.argv[1],
-    config={"lr": 0.1, "deep": {"x": [1]}},
+    project="p", experiment_name="名", description="why", tags=["a", "ü"], group="g", mode="offline",
+    logdir=sys.argv[1], config={"lr": 0.1, "deep": {"x": [1]}},
 )
 for step in range(40):
     swanlab.log({"loss": [math.nan, math.inf, -math.inf, step + 0.1][step % 4], "损失": step, "deep": {"x": -step}})
