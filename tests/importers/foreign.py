@@ -132,6 +132,14 @@ def mllog(time, key, value=None, step=0, samples=0):
     return ":::MLLOG " + MLLOG % (time, key, json.dumps(value), json.dumps(step), samples) + "\n"
 
 
+def titan(kind, value=None, name=None, step=1, rank=0, seq=0):
+    """Return a line of torchtitan's structured log, as its handler writes it."""
+    row = {"delta_ms": 0.1, "tid": 7, "rank": rank, "global_rank": rank, "source": "training", "host_name": "node1"}
+    row |= {"pid": 1, "step": step, "time": 1700000000 + seq, "time_us": (1700000000 + seq) * 1000000, "seq_id": seq}
+    row |= {"log_type": "event", "log_type_name": kind, "event_name": name, "caller": "train.py:1:f", "message": "m"}
+    return json.dumps(row if value is None else row | {"value": value}) + "\n"
+
+
 SAMPLES = {
     "stepscope": b"name,rank,attempt,seq,step,time,value\nloss,0,0,0,1,2023-11-14T22:13:20.000000Z,0.5\n",
     "training_logger": json.dumps({"experiment_name": "x", "raw_metrics": {"loss": [0.5, None, "inf"]}}).encode(),
@@ -157,6 +165,7 @@ SAMPLES = {
         + mllog(9000, "run_stop", None, 10, 40)
     ).encode(),
     "nvidia_smi": SMI.encode(),
+    "torchtitan": (titan("step_start") + titan("metric_value", 0.5, "loss") + titan("step_end", 250.0)).encode(),
     "jsonl": b'{"step": 1, "loss": 0.5}\n{"step": 2, "loss": NaN}\n',
     "megatron": MEGATRON.encode(),
     "csv": b"epoch,step,train_loss,val_loss\n0,9,0.5,\n0,10,,0.4\n",

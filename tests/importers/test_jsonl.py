@@ -104,3 +104,33 @@ def test_values_that_are_no_numbers_are_noted(tmp_path):
         "text, left out: m (2 values)",
     )
     assert run.facts == {"h": "a"}
+
+
+def test_rows_of_verl_have_plain_names(tmp_path):
+    """verl's file logger wraps the values of a step; their names are those that verl shows."""
+    path = tmp_path / "experiment.jsonl"
+    path.write_text(
+        '{"step": 1, "data": {"actor/pg_loss": 0.5, "training/global_step": 1, "val-core/gsm8k/acc": NaN}}\n'
+        '{"step": 2, "data": {"actor/pg_loss": -Infinity, "perf/mfu/actor": 0.25}}\n'
+    )
+    [run] = formats.read(str(path))
+    assert run.names() == ["actor/pg_loss", "perf/mfu/actor", "training/global_step", "val-core/gsm8k/acc"]
+    assert run.series("actor/pg_loss").step.tolist() == [1, 2]
+    assert run.series("actor/pg_loss").value.tolist() == [0.5, -math.inf]
+    assert run.series("perf/mfu/actor").step.tolist() == [2]
+
+
+def test_rows_of_prime_rl_are_read(tmp_path):
+    """prime-rl's file monitor writes step, time and the metrics; nested ones are joined by a slash."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        '{"step": 3, "time": 1700000000.5, "reward/all/mean": 0.5, "time/step": 2.5, "env": {"score": 1}}\n'
+    )
+    [run] = formats.read(str(path))
+    assert {name: run.series(name).value.tolist() for name in run.names()} == {
+        "env/score": [1.0],
+        "reward/all/mean": [0.5],
+        "step_seconds": [2.5],
+    }
+    assert run.series("env/score").step.tolist() == [3]
+    assert run.series("env/score").time.tolist() == [1700000000.5]

@@ -20,6 +20,7 @@ from stepscope.importers.logs import (
     megatron_golden,
     mllog,
     step_log,
+    torchtitan,
     trainer_state,
 )
 from stepscope.importers.nvidia_smi import table as nvidia_smi
@@ -44,7 +45,7 @@ OUR_RUN = {"run.json", "nodes", "tail"}
 _MODULES = (
     *(own_export, training_logger, tfevents, wandb, swanlab),
     *(mlflow_sql, mlflow_files, trackio, neptune, clearml, comet, goodseed, pluto),
-    *(trainer_state, megatron_golden, mllog, nvidia_smi, jsonl),
+    *(trainer_state, megatron_golden, mllog, nvidia_smi, torchtitan, jsonl),
     *(megatron, lightning_csv, step_log, console_log),
 )
 FORMATS: dict[str, ImportFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}

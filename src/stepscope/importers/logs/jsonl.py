@@ -1,4 +1,7 @@
-"""JSON rows: one object per line, or one list of objects; as trackers, trainers and Stepscope itself write them."""
+"""JSON rows: one object per line, or one list of objects; as trackers, trainers and Stepscope itself write them.
+
+prime-rl's file monitor writes such rows; verl's file logger puts the values of each one level deeper.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,13 @@ def recognises(head: FileHead) -> bool:
 
 def fill(path: str, run: RunBuilder) -> None:
     """Read the numbers of all rows; rows that are not JSON objects are counted in the notes."""
-    add_rows(run, objects(_rows(path, run), run, "rows that are no JSON objects, left out"))
+    add_rows(run, map(_plain, objects(_rows(path, run), run, "rows that are no JSON objects, left out")))
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of verl's, `{"step": 1, "data": {"actor/loss": 0.5}}`, as other tools write it."""
+    data = row.get("data")
+    return {**data, "step": row["step"]} if isinstance(data, dict) and row.keys() == {"step", "data"} else row
 
 
 def _rows(path: str, run: RunBuilder) -> Iterator[Any]:
