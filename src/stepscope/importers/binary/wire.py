@@ -45,11 +45,14 @@ def fields(message: bytes) -> Iterator[Field]:
     """Yield the fields of a message; raises ValueError if it is truncated or not a message."""
     at, end = 0, len(message)
     while at < end:
-        key, at = varint(message, at)
-        number, kind = key >> 3, key & 7
+        key = message[at]
+        at += 1
+        if key >= 0x80:
+            key, at = varint(message, at - 1)
+        kind = key & 7
         if kind == VARINT:
             value, at = varint(message, at)
-            yield Field(number, value, NO_BYTES)
+            yield Field(key >> 3, value, NO_BYTES)
             continue
         if kind == BYTES:
             size, at = varint(message, at)
@@ -59,7 +62,7 @@ def fields(message: bytes) -> Iterator[Field]:
             raise ValueError(f"wire type {kind}")
         if size > end - at:
             raise ValueError("cut")
-        yield Field(number, 0, message[at : at + size])
+        yield Field(key >> 3, 0, message[at : at + size])
         at += size
 
 
