@@ -39,11 +39,11 @@ def _sort(data: dict[Any, Any], prefix: str, found: SortedRow, depth: int) -> No
         NOTICES.say("deep", f"wandb.log: values more than {DEEPEST} levels below a name are left out; log flat dicts")
         return
     for key, value in data.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
-            _sort(value, f"{name}.", found, depth + 1)
-        else:
-            with NOTICES.shield("value", f"log {name!r}", "the other values of the row are recorded"):
+        with NOTICES.shield("value", "log a value", "the others of its row are recorded"):
+            name = f"{prefix}{key}"
+            if isinstance(value, dict):
+                _sort(value, f"{name}.", found, depth + 1)
+            else:
                 _part_of(value, found)[name] = value
 
 
