@@ -23,6 +23,7 @@ GROUPS = (
     "terminal",
     "exporting",
     "importing",
+    "wandb_drop_in",
     *(
         "gradients",
         "torch_loop",

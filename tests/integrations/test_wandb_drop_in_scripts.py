@@ -83,6 +83,17 @@ def test_script_gives_the_same_with_wandb_and_with_us(style, tmp_path):
     assert len(list(tmp_path.glob("wandb/*run-*"))) == 1
 
 
+def test_random_calls_give_the_same_with_wandb_and_with_us(tmp_path):
+    """Steps, open rows, axes with and without synchronisation and nested names agree over 300 random calls."""
+    pytest.importorskip("wandb")
+    script = SCRIPTS / "random_calls.py"
+    run_child(script, folder=tmp_path)
+    as_wandb(script, tmp_path)
+    _, logged = theirs(tmp_path)
+    assert len(logged) > 100
+    same_points(logged, the_run())
+
+
 @pytest.mark.training
 def test_tensorboard_is_synchronised_as_wandb_does(tmp_path):
     """In cleanrl's style all values go through SummaryWriter; ours have TensorBoard's step, W&B has it as a column."""

@@ -14,11 +14,12 @@ from stepscope.integrations.wandb_drop_in.unknown import NOTICES
 from stepscope.recorder.device import on_device
 
 if TYPE_CHECKING:
+    from stepscope.integrations.wandb_drop_in.metrics import MetricDefinition
     from stepscope.integrations.wandb_drop_in.rows import SortedRow
     from stepscope.integrations.wandb_drop_in.summary import Summary
     from stepscope.session.run import Run
 
-_PLAIN = frozenset((float, int, bool)).issuperset
+_NUMBERS = frozenset((float, int, bool)).issuperset
 
 
 class LogHistory:
@@ -33,6 +34,7 @@ class LogHistory:
         """The step of the open row, or of the next one."""
         self.definitions = MetricDefinitions()
         self._run, self.summary = run, summary
+        self._is_plain, self._is_over = True, False
         self._last: dict[str, Any] = vars(summary)["_items"]
         self._row: dict[str, Any] = {}
         """The numbers of the open row, if some metric is the step of others."""
@@ -41,20 +43,33 @@ class LogHistory:
         """The last value of each metric that is the step of others."""
 
     def log(self, data: Any, step: Any = None, commit: Any = None) -> None:
-        """Record one call of `wandb.log`; never raises."""
+        """Record one call of `wandb.log`; never raises. Rows of plain numbers take the short way."""
         if (
             step is None
             and commit is None
-            and not self.definitions
+            and self._is_plain
             and type(data) is dict
-            and _PLAIN(map(type, data.values()))
+            and _NUMBERS(map(type, data.values()))
         ):
-            self._run.log(data, self.step)
+            self._run.log(data, step=(at := self.step))  # by name: the hot path in C takes no other
             self._last.update(data)
-            self.step += 1
+            self.step = at + 1
+            return
+        if self._is_over:
+            NOTICES.say("over", "wandb.log: the run has ended; what is logged now is not recorded")
             return
         with NOTICES.shield("log-row", "record a row"):
             self._log_any(sort_row(data), _step_of(step), commit)
+
+    def define(self, name: str, **given: Any) -> MetricDefinition:
+        """Add the definition of a metric, from the next row on."""
+        self._is_plain = False
+        return self.definitions.define(name, **given)
+
+    def end(self) -> None:
+        """Record what is held back; later rows are reported, once, and left out."""
+        self.close_row()
+        self._is_plain, self._is_over = False, True
 
     def _log_any(self, row: SortedRow, step: int | None, commit: Any) -> None:
         if step is not None and step < self.step:  # W&B drops such a row
@@ -79,7 +94,7 @@ class LogHistory:
                 self._waiting.update(row.numbers)
                 self._settle(step, is_last=not is_open)
             else:
-                self._run.log(row.numbers, step)
+                self._run.log(row.numbers, step=step)
             self.summary.follow({name: _kept(value) for name, value in row.numbers.items()}, self.definitions)
         if row.rest:
             self._run.own_event("log", step=step, values=row.rest)
@@ -109,7 +124,7 @@ class LogHistory:
                 at = step if axis is None else _place(self._row.get(axis), step)
                 placed[at][name] = self._waiting.pop(name)
         for at, values in placed.items():
-            self._run.log(values, at)
+            self._run.log(values, step=at)
 
     def _take_last_axes(self) -> None:
         """Complete the row by the last value of each axis that it lacks, as W&B does."""

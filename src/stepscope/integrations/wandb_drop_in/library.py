@@ -33,12 +33,12 @@ def _run(name: str) -> WandbRun:
     return run
 
 
-def log(data: Any, step: Any = None, commit: Any = None, **more: Any) -> None:
+def log(data: Any, step: Any = None, commit: Any = None, **_: Any) -> None:
     """Record values in the current run."""
     run = ACTIVE.run
     if run is None:
         raise before_init("log()")
-    run.log(data, step, commit, **more)
+    run.history.log(data, step, commit)
 
 
 def finish(exit_code: int | None = None, quiet: Any = None) -> None:

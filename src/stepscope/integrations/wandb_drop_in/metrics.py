@@ -29,11 +29,9 @@ class MetricDefinitions:
     def __init__(self) -> None:
         """Start with none: every metric has W&B's own step, and its last value is its summary."""
         self.axes: dict[str, str] = {}
-        self._unsynced: set[str] = set()
+        self._synced: dict[str, str] = {}
+        """As `axes`; empty where a row without the axis stays without it."""
         self._summaries: dict[str, str] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.axes or self._summaries)
 
     def define(self, name: str, step_metric: Any = None, summary: Any = None, **more: Any) -> MetricDefinition:
         """Add a definition; it changes only what it mentions."""
@@ -41,8 +39,7 @@ class MetricDefinitions:
         words = tuple(word for word in str(summary or "").lower().split(",") if word in SUMMARIES)
         if axis:
             self.axes[name] = str(axis)
-            if more.get("step_sync") is False:
-                self._unsynced.add(name)
+            self._synced[name] = "" if more.get("step_sync") is False else str(axis)
         if words:
             self._summaries[name] = ",".join(words)
         return MetricDefinition(name, str(axis) if axis else None, words, **more)
@@ -57,7 +54,7 @@ class MetricDefinitions:
 
     def is_synced(self, name: str) -> bool:
         """Return whether a row without its axis takes the last value of that."""
-        return name not in self._unsynced and not (name not in self.axes and "*" in self._unsynced)
+        return bool(axis_of(name, self._synced))
 
     def kept(self, name: str) -> tuple[str, ...]:
         """Return what the summary keeps of `name`; nothing means its last value."""

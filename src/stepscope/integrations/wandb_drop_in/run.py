@@ -73,7 +73,7 @@ class WandbRun(RunFiles):
         self.settings = settings or Settings()
         self.config = RunConfig(self._keep_config)
         self.summary = Summary(self._keep_summary)
-        self._history = LogHistory(recording, self.summary, first_step)
+        self.history = LogHistory(recording, self.summary, first_step)
         self._files: str | None = None
         self._is_over = False
         self.ended: Callable[[WandbRun], None] | None = None
@@ -173,7 +173,7 @@ class WandbRun(RunFiles):
     @property
     def step(self) -> int:
         """W&B's own counter."""
-        return self._history.step
+        return self.history.step
 
     @property
     def disabled(self) -> bool:
@@ -188,11 +188,8 @@ class WandbRun(RunFiles):
     # --- what it records ---
 
     def log(self, data: Any, step: Any = None, commit: Any = None, **_: Any) -> None:
-        """Record values; see `History.log`."""
-        if self._is_over:
-            NOTICES.say("over", f"wandb.log: run {self._id} has ended; what is logged now is not recorded")
-            return
-        self._history.log(data, step, commit)
+        """Record values; see `LogHistory.log`."""
+        self.history.log(data, step, commit)
 
     def define_metric(
         self,
@@ -204,8 +201,8 @@ class WandbRun(RunFiles):
         **more: Any,
     ) -> MetricDefinition:
         """Say which metric is the step of others, and what the summary keeps."""
-        given = {"step_sync": step_sync, "hidden": hidden, **more}
-        return self._history.definitions.define(str(getattr(name, "name", name)), step_metric, summary, **given)
+        given = {"step_metric": step_metric, "summary": summary, "step_sync": step_sync, "hidden": hidden, **more}
+        return self.history.define(str(getattr(name, "name", name)), **given)
 
     def alert(self, title: Any, text: Any = "", level: Any = None, wait_duration: Any = None) -> None:  # noqa: ARG002
         """Record an alert of the script's own as an event."""
@@ -254,6 +251,7 @@ class WandbRun(RunFiles):
             return
         self.settle()
         self._is_over = True
+        self.history.end()
         if self._owns:
             error = RuntimeError(f"wandb.finish(exit_code={exit_code})") if exit_code else None
             self.recording.finish(error)
@@ -263,7 +261,7 @@ class WandbRun(RunFiles):
     def settle(self) -> None:
         """Record what is held back: an open row, artifacts that are being hashed, settings; at most about 0.5 s."""
         with NOTICES.shield("settle", "record the last values of a run"):
-            self._history.close_row()
+            self.history.close_row()
             self.settle_files(SETTLE_SECONDS)
             if self._facts is not None:
                 self._facts.settle(SETTLE_SECONDS)

@@ -62,8 +62,8 @@ class TensorboardSync:
             return
         if step is not None and step != self._step:
             self._step = step
-            run.recording.log({STEP: step}, step)
-        run.recording.log({str(tag): value}, step)
+            run.recording.log({STEP: step}, step=step)
+        run.recording.log({str(tag): value}, step=step)
 
 
 SYNC = TensorboardSync()
