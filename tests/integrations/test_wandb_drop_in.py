@@ -164,16 +164,29 @@ def test_disabled_run_records_nothing(monkeypatch, tmp_path, how):
 @pytest.mark.parametrize("resume", ["allow", "must", "auto", True])
 def test_resumed_run_counts_on(resume):
     """With its id and `resume`, a run gets another attempt, and W&B's counter goes on."""
-    first = wandb.init(project="again", id="my/run", resume="allow")
+    first = wandb.init(project="again", id="my/run", resume="allow", config={"lr": 1, "seed": 2})
+    wandb.config.late = 3
     for _ in range(3):
         wandb.log({"loss": 1.0})
     ended(first)
-    run = wandb.init(project="again", id="my/run", resume=resume)
+    run = wandb.init(project="again", id="my/run", resume=resume, config={"lr": 5})
     assert (run.id, run.resumed, run.step, run.starting_step) == ("my-run", True, 3, 3)
     wandb.log({"loss": 2.0})
     past = ended(run)
     assert points(past, "loss") == [(0, 1), (1, 1), (2, 1), (3, 2)]
     assert past.series("loss").attempt.tolist() == [0, 0, 0, 1]
+    assert dict(run.config) == past.config == {"lr": 5, "seed": 2, "late": 3}
+
+
+def test_last_run_is_resumed_if_it_did_not_end_well():
+    """`resume="auto"` without an id continues the last run of the project after a failure, and only then."""
+    with pytest.raises(ZeroDivisionError), wandb.init(project="auto") as first:
+        wandb.log({"loss": 1 / 0})
+    wait_until_written(first.recording)
+    second = wandb.init(project="auto", resume="auto")
+    assert (second.id, second.resumed) == (first.id, True)
+    second.finish()
+    assert not wandb.init(project="other", resume=True).resumed
 
 
 def test_resume_never_makes_another_run(capsys):

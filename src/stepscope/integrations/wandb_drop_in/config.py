@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class RunConfig:
     """Settings in the order they were set. What is set is stored with the run; `keep` gets each change."""
 
-    def __init__(self, keep: Callable[[dict[str, Any]], None] | None = None) -> None:
-        """Start empty."""
-        vars(self).update(_items={}, _keep=keep)
+    def __init__(self, keep: Callable[[dict[str, Any]], None] | None = None, stored: Any = ()) -> None:
+        """Start with what is stored already."""
+        vars(self).update(_items=dict(stored), _keep=keep)
 
     def __getitem__(self, key: str) -> Any:
         return self._items[key]
@@ -104,9 +104,7 @@ class RunConfig:
 
 
 def _restored(items: dict[str, Any]) -> RunConfig:
-    config = RunConfig()
-    config.update(items)
-    return config
+    return RunConfig(stored=items)
 
 
 def settings_of(source: Any) -> dict[str, Any]:

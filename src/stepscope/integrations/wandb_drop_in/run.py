@@ -60,10 +60,12 @@ class WandbRun(RunFiles):
         facts: LaterFacts | None = None,
         owns: bool = True,
         settings: Settings | None = None,
+        config: dict[str, Any] | None = None,
     ) -> None:
         """Record into `recording`.
 
-        `keep` stores settings and a name with it, by default through `facts`; `owns` says that the end ends it too.
+        `keep` stores settings and a name with it, by default through `facts`; `config` is what is stored already;
+        `owns` says that the end ends the recording too.
         """
         super().__init__(recording)
         self.labels = labels or Labels()
@@ -71,7 +73,8 @@ class WandbRun(RunFiles):
         self._facts, self._keep = facts, keep if facts is None else facts.add
         self.resumed, self.starting_step, self.start_time = resumed, first_step, time.time()
         self.settings = settings or Settings()
-        self.config = RunConfig(self._keep_config)
+        self.sweep_id = self.sweep_url = None
+        self.config = RunConfig(self._keep_config, config or {})
         self.summary = Summary(self._keep_summary)
         self.history = LogHistory(recording, self.summary, first_step)
         self._files: str | None = None

@@ -141,6 +141,8 @@ def _record(given: dict[str, Any], labels: Labels, mode: str) -> WandbRun:
     common: dict[str, Any] = {"mode": mode, "settings": settings if isinstance(settings, Settings) else None}
     joined = ACTIVE.to_join()
     if joined is not None:
+        if given.get("id"):
+            tell(f"wandb.init(id=...): this run began before and is {joined.id}; see `stepscope run --run-id`")
         if CURRENT.launched is joined:
             CURRENT.join(None, name)
             run = WandbRun(joined, labels, keep=CURRENT.later, owns=False, **common)
@@ -156,8 +158,11 @@ def _record(given: dict[str, Any], labels: Labels, mode: str) -> WandbRun:
         begun = opening.init(
             project, name, config or None, root, run_id=run_id, resume=resumed, **_label_arguments(labels)
         )
-        run = WandbRun(begun, labels, first_step=first_step, resumed=resumed, facts=LaterFacts(begun), **common)
-        vars(run.config)["_items"].update(config)  # run.json has it already
+        stored = _stored_config(begun)
+        common |= {"first_step": first_step, "resumed": resumed, "config": stored or config}
+        run = WandbRun(begun, labels, facts=LaterFacts(begun), **common)
+        if begun.attempt:  # the first attempt wrote its own config; from now on all of it is kept beside that
+            run.config.update({**stored, **config}, allow_val_change=True)
     if labels.given():
         run.recording.own_event("labels", **labels.given())
     return run
@@ -195,7 +200,7 @@ def _identity(given: dict[str, Any], project: str, root: Path | None) -> tuple[s
     run_id, resume = _clean(given.get("id")), given.get("resume")
     if run_id is None and resume not in (True, "auto"):
         return None, False, 0
-    from stepscope.store.catalog import run_info, runs, runs_root  # only who names or resumes a run needs them
+    from stepscope.store.catalog import ready_folder, run_info, runs, runs_root  # only who names or resumes a run
 
     if run_id is None:  # W&B resumes the last run on this machine if that did not end well
         last = next((info for info in runs(root) if info.project == project), None)
@@ -212,5 +217,16 @@ def _identity(given: dict[str, Any], project: str, root: Path | None) -> tuple[s
         tell(f"wandb.init(resume='never'): run {run_id} exists; this one is {other}")
         return other, False, 0
     is_resumed = resume in (True, "allow", "must", "auto")
-    step = run_info(folder).step if is_resumed else None
+    step = run_info(ready_folder(folder).path).step if is_resumed else None
     return run_id, is_resumed, 0 if step is None else step + 1
+
+
+def _stored_config(run: Recording) -> dict[str, Any]:
+    """Return the settings that an earlier attempt of the run has stored."""
+    if not run.attempt:
+        return {}
+    from stepscope.store.layout import RunFolder  # most runs have no earlier attempt
+    from stepscope.store.meta import read_meta
+
+    found = read_meta(RunFolder(run.path)).get("config")
+    return found if isinstance(found, dict) else {}
