@@ -51,12 +51,12 @@ def crash_kind(state: str, cause: str) -> str:
 
 
 SOURCE_ENDED = "source_ended"
-"""Kind of the event by which the follower of another tool's run tells how that ended: state, cause, certain."""
+"""Kind of the event with the end of a run that another tool records, by its follower: state, cause, certain."""
 NOT_FOLLOWED = "lost", "stopped following it: the process that did was killed; the training may go on"
 
 
 def end_of_source(event: Mapping[str, object] | None) -> tuple[str, str, bool]:
-    """Return state, cause and certainty of a followed run by its event SOURCE_ENDED; None: nobody told how it ended."""
+    """Return state, cause and certainty of a followed run by its event SOURCE_ENDED; None: there is none."""
     if event is None:
         return (*NOT_FOLLOWED, False)
     return str(event.get("state", "lost")), str(event.get("cause", "")), event.get("certain") is True

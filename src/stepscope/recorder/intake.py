@@ -197,12 +197,6 @@ class Intake:
         recorder._index += step is None and recorder._counting
         recorder._awaiting = True
 
-    def layout(self, names: tuple[str, ...]) -> Layout:
-        """Return how to write rows of floats under these names. Raises like `Declarations.layout`."""
-        if self._declarations is None:
-            raise TimeoutError("the run has ended")
-        return self._declarations.layout(names, "d" * len(names)) or self._declarations.pairs(names)
-
     def event(self, recorder: Recorder, fields: dict[str, Any], step: int, now: int) -> None:
         """Record an event: a dict with a "kind", as JSON within MAX_TEXT bytes."""
         declarations = self._declarations

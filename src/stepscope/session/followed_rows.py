@@ -100,7 +100,7 @@ class KnownPoints:
             now, before = series.value[mine[:both]], values[:both]
             same = (now == before) | (np.isnan(now) & np.isnan(before))
             if not (same & (series.step[mine[:both]] == steps[:both])).all():
-                raise SourceChangedError(series.name)
+                raise SourceChangedError
             is_known[mine[:both]] = True
             self._left[series.name, rank] = steps[both:], values[both:]
         return None if is_known.all() else select(series, ~is_known)

@@ -11,7 +11,7 @@ from stepscope.core.endings import INTERRUPTED
 from stepscope.importers.formats import FORMATS
 from stepscope.importers.source_process import TailProcess
 from stepscope.session.followed_rows import SourceChangedError
-from stepscope.session.followed_run import FollowedRun, FollowPlace
+from stepscope.session.foreign_run import ForeignRun, FollowPlace
 from stepscope.session.open_files import is_open
 from stepscope.sources.imported_run import STATES
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stepscope.importers.following import HandOver
     from stepscope.importers.imported import Imported
 
-    Tell = Callable[[str, "FollowedRun | None", str], None]
+    Tell = Callable[[str, "ForeignRun | None", str], None]
     """Reports an event: its kind, its run, and a sentence."""
 
 GONE_SECONDS = 60.0
@@ -43,7 +43,7 @@ class FollowedSource:
         self._place, self._tell, self._once = place, tell, once
         self.paths: list[str] = []
         self.children: list[TailProcess] = []
-        self.runs: dict[str, FollowedRun] = {}
+        self.runs: dict[str, ForeignRun] = {}
         self._ended: set[str] = set()
         """Keys of runs that have ended, by the source's own word or by its silence."""
         self._parts: dict[str, list[int]] = {}
@@ -112,9 +112,8 @@ class FollowedSource:
         try:
             for part in what.runs:
                 self._record(number, part, what.changed)
-        except SourceChangedError as error:
-            text = f"{self.group} has other values of {error} than before: it goes on as a new attempt"
-            self._tell("restarted", None, text)
+        except SourceChangedError:
+            self._tell("restarted", None, f"{self.group} has other values than before: it goes on as a new attempt")
             self._restart(is_other=True)
             return
         if what.changed > self.changed:
@@ -126,7 +125,7 @@ class FollowedSource:
         """Record a part of a run, which came from the file of this number."""
         run = self.runs.get(part.key)
         if run is None:
-            run = self.runs[part.key] = FollowedRun(self._place, self.group, self.form, part.key)
+            run = self.runs[part.key] = ForeignRun(self._place, self.group, self.form, part.key)
         was_new, is_first = run.is_new, run.points == 0
         if run.take(self._as_attempts(number, part), changed):
             self._ended.discard(part.key)
@@ -140,7 +139,7 @@ class FollowedSource:
 
     def _as_attempts(self, number: int, part: Imported) -> Imported:
         """Return a part of a run in which a metric's second event file is its second attempt, as in an import."""
-        if self.form != TENSORBOARD or len(self.paths) < 2:
+        if self.form != TENSORBOARD:
             return part
         columns = {}
         for name, series in part.columns.items():
@@ -150,7 +149,7 @@ class FollowedSource:
             columns[name] = replace(series, attempt=series.attempt + files.index(number))
         return replace(part, columns=columns)
 
-    def _own_end(self, run: FollowedRun) -> tuple[str, str] | None:
+    def _own_end(self, run: ForeignRun) -> tuple[str, str] | None:
         """Return state and cause of a run by the source's own word; None if it does not say that it has ended."""
         state, code = run.facts.get("state"), run.facts.get("exit_code")
         if state in STATES:

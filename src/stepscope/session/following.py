@@ -13,8 +13,8 @@ from stepscope.importers import formats
 from stepscope.importers.scanning import MISSING, FoundSource
 from stepscope.importers.source_process import ScanProcess, TailProcess
 from stepscope.importers.transfer import read_batches
-from stepscope.session.followed_run import FollowPlace, recorded, run_id_of
 from stepscope.session.followed_source import FollowedSource
+from stepscope.session.foreign_run import FollowPlace, recorded, run_id_of
 from stepscope.session.open_files import is_open
 from stepscope.sources.imported_run import store
 

@@ -232,7 +232,7 @@ def record(
     run = Run(
         mapping, intake, run_id=identity.run_id, path=folder.path, rank=identity.rank, attempt=attempt, watch=watch
     )
-    run.overflow = overflow
+    run.overflow, run.declarations = overflow, declarations
 
     def look(heartbeat: int, now: int) -> None:
         if mapping.words[ring.WORD_STATUS] != status.GONE:  # else no process could write the run any more

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stepscope.recorder.automatic import StepFollower
-    from stepscope.recorder.declarations import Layout
+    from stepscope.recorder.declarations import Declarations, Layout
     from stepscope.session.stacks import Stacks
     from stepscope.session.watching import Watch
 
@@ -65,6 +65,8 @@ class Run(Recorder):
         self.path = path or Path()
         self.rank, self.attempt = rank, attempt
         self._mapping, self._watch = mapping, watch
+        self.declarations: Declarations | None = None
+        """The names in its ring."""
         self.stacks: Stacks | None = None
         """The handler that dumps this process's stacks for the watcher, if there is one."""
         self.instrument: Any = None
@@ -183,7 +185,8 @@ class Run(Recorder):
 
     def layout(self, names: tuple[str, ...]) -> Layout:
         """Return how `write_at` writes rows of floats under these names; raises like `Declarations.layout`."""
-        return self._intake.layout(names)
+        assert self.declarations is not None  # noqa: S101 - a run that records has them
+        return self.declarations.layout(names, "d" * len(names)) or self.declarations.pairs(names)
 
     def finish(self, error: BaseException | None = None) -> None:
         """End the run, as failed if an error is given; returns within about half a second in any case."""

@@ -157,7 +157,7 @@ class Ending:
     """Monotonic time of the last row, in ns."""
     error: str = ""
     source: dict[str, Any] | None = None
-    """The event that tells how a followed run ended."""
+    """The event with the end of a followed run."""
 
     def add(self, batch: RingBatch) -> bool:
         """Add a drained batch; return whether it had rows."""

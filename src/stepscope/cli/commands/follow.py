@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from stepscope.session.followed_run import FollowedRun
+    from stepscope.session.foreign_run import ForeignRun
     from stepscope.session.following import Follower
 
 STATUS_EVERY = 1.0
@@ -52,7 +52,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Follow until the end, or Ctrl-C."""
-    from stepscope.session.followed_run import FollowPlace
+    from stepscope.session.foreign_run import FollowPlace
     from stepscope.session.following import Follower, FollowPlan
     from stepscope.store.catalog import runs_root
     from stepscope.store.known_roots import note_root
@@ -89,7 +89,7 @@ class Screen:
         self._has_status = not (options.quiet or options.json) and sys.stdout.isatty()
         self._shown, self._width = 0.0, 0
 
-    def tell(self, kind: str, run: FollowedRun | None, text: str) -> None:
+    def tell(self, kind: str, run: ForeignRun | None, text: str) -> None:
         """Print one event."""
         self.clear()
         if self._json:
@@ -125,13 +125,13 @@ class Screen:
             self._width = 0
 
 
-def _facts(run: FollowedRun | None) -> dict[str, Any]:
+def _facts(run: ForeignRun | None) -> dict[str, Any]:
     if run is None:
         return {}
     return {"id": run.id, "name": run.name, "path": str(run.path), "points": run.points, "step": run.step}
 
 
-def _hints(kind: str, run: FollowedRun | None) -> Iterator[str]:
+def _hints(kind: str, run: ForeignRun | None) -> Iterator[str]:
     """Yield where a new run is recorded, and how to look at it."""
     if run is not None and kind in {"began", "continued"}:
         yield f"recorded in {run.path}"

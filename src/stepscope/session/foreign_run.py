@@ -76,7 +76,7 @@ def recorded(root: Path, run_id: str) -> Path | None:
     return next((path for path in root.glob(f"*/{run_id}") if (path / RUN_FILE).is_file()), None)
 
 
-class FollowedRun:
+class ForeignRun:
     """One followed run: takes what is new in its source, and writes what the store does not have."""
 
     def __init__(self, place: FollowPlace, path: str, form: str, key: str = "") -> None:
@@ -237,7 +237,7 @@ class FollowedRun:
         is_first = self._folder is None
         folder = self._folder = self._folder or self._create(first)
         identity = Identity(self.id, "follow", rank, 1, None, None, self._attempt)
-        # The same map from one clock to the other, told by the first row: the run began there.
+        # The same map from one clock to the other, but read at the first row: the run began there.
         moved = time.time_ns() - first * 1000
         pair = self._pairs[rank] = Pair(first * 1000, time.monotonic_ns() - moved)
         run = record(folder, identity, folder.claim(self._attempt, rank), self._config, pair)
