@@ -24,6 +24,7 @@ GROUPS = (
     "exporting",
     "importing",
     "wandb_drop_in",
+    "following",
     *(
         "gradients",
         "torch_loop",

@@ -70,6 +70,7 @@ EXPECTED = {
     },
     "ledger": {"ledger_sum", "ledger_watch", "ledger_class"},
     "phases": {"planted", "planted_elsewhere"},
+    "following": {f"follow_{what}_{kind}" for what in ("delay", "share") for kind in ("tfevents", "wandb", "jsonl")},
     "torch_loop": {"torch_2ms", "torch_2ms_aa", "torch_2ms_traceml", "torch_50ms", "torch_50ms_aa"},
 }
 

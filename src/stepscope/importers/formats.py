@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from stepscope.importers.imported import Imported
     from stepscope.importers.run_builder import ImportFormat
+    from stepscope.importers.source import FileHead
 
 MOST_FILES = 10_000
 """Maximum files read in a folder."""
@@ -54,7 +55,11 @@ FORMATS: dict[str, ImportFormat] = {module.FORMAT.name: module.FORMAT for module
 
 def detect(path: str) -> ImportFormat | None:
     """Return the format of a file, by its content; None if unknown."""
-    beginning = head(path)
+    return recognised(head(path))
+
+
+def recognised(beginning: FileHead) -> ImportFormat | None:
+    """Return the format of a file that begins so; None if unknown."""
     return next((form for form in FORMATS.values() if form.recognises(beginning)), None)
 
 

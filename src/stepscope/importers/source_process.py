@@ -141,8 +141,8 @@ def _work(work: Work, to_parent: int, to_child: int, limits: ChildLimits) -> NoR
         return False
 
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # our parent decides
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # both may go to the whole group; our parent decides
         with contextlib.suppress(OSError):
             os.nice(NICE)
         confine(limits)

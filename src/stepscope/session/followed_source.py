@@ -11,7 +11,7 @@ from stepscope.core.endings import INTERRUPTED
 from stepscope.importers.formats import FORMATS
 from stepscope.importers.source_process import TailProcess
 from stepscope.session.followed_rows import SourceChangedError
-from stepscope.session.foreign_run import ForeignRun, FollowPlace
+from stepscope.session.foreign_run import FollowPlace, ForeignRun
 from stepscope.session.open_files import is_open
 from stepscope.sources.imported_run import STATES
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.importers import formats
-from stepscope.importers.scanning import MISSING, FoundSource
+from stepscope.importers.scanning import EMPTY, MAY_COME, MISSING, NOTHING, UNKNOWN, UNKNOWN_YET, FoundSource
 from stepscope.importers.source_process import ScanProcess, TailProcess
 from stepscope.importers.transfer import read_batches
 from stepscope.session.followed_source import FollowedSource
@@ -120,9 +120,13 @@ class Follower:
         """Take what a look at the path has found."""
         if self._is_folder is None:
             self._check(found, problem)
+        elif problem == MISSING != self._problem:
+            self._tell("gone", None, f"{self._plan.path} is gone; waiting for it")
+        self._problem = problem
         groups: dict[str, list[FoundSource]] = {}
         for one in found:
-            groups.setdefault(one.group, []).append(one)
+            if one.group not in self.sources or one.path not in self.sources[one.group].paths:
+                groups.setdefault(one.group, []).append(one)
         for group, some in groups.items():
             if group not in self.sources and self._is_over(group, some):
                 self._over.append(some)
@@ -143,11 +147,14 @@ class Follower:
             return
         if not problem or (problem == self._problem and not self._plan.once):
             return
-        self._problem = problem
-        if (problem == MISSING and not self._plan.wait) or self._plan.once:
-            remedy = (
-                "check the path, or wait for it with --wait" if problem == MISSING else "check the path, or --format"
-            )
+        if problem not in MAY_COME or (problem == MISSING and not self._plan.wait) or self._plan.once:
+            known = f"give its --format; Stepscope reads {', '.join(formats.FORMATS)}"
+            remedies = {
+                MISSING: "check the path, or wait for it with --wait",
+                EMPTY: "leave --once out to wait for it",
+                **dict.fromkeys((UNKNOWN, UNKNOWN_YET, NOTHING), known),
+            }
+            remedy = remedies.get(problem, "check the path and its permissions")
             raise StepscopeError(f"follow {path!r}", problem, remedy)
         self._tell("waiting", None, f"waiting for {path}: {problem}")
 

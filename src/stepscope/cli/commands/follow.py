@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from stepscope.session.foreign_run import ForeignRun
     from stepscope.session.following import Follower
+    from stepscope.session.foreign_run import ForeignRun
 
 STATUS_EVERY = 1.0
 """Seconds between two updates of the status line."""
@@ -52,8 +52,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Follow until the end, or Ctrl-C."""
-    from stepscope.session.foreign_run import FollowPlace
     from stepscope.session.following import Follower, FollowPlan
+    from stepscope.session.foreign_run import FollowPlace
     from stepscope.store.catalog import runs_root
     from stepscope.store.known_roots import note_root
 
