@@ -155,6 +155,21 @@ def test_following_again_adds_nothing(followers, tmp_path):
     assert series("loss") == points(0, 30)
 
 
+def test_second_follower_of_a_live_run_is_refused(followers, tmp_path):
+    """Two followers would record everything twice: the second one names the run, and leaves it alone."""
+    path = tmp_path / "log.jsonl"
+    followers.write(WRITER, path, 0, 20, 0).wait()
+    first = followers.follow(path)
+    until(lambda: count("loss") == 20, "the rows")
+    second = followers.follow(path, "--once")
+    out, errors = second.communicate(timeout=60)
+    assert second.returncode == 1
+    assert "another process records it" in out + errors
+    first.send_signal(signal.SIGINT)
+    ended(first)
+    assert series("loss") == points(0, 20)
+
+
 def test_killed_writer_goes_on(followers, tmp_path):
     """A writer that is killed in a line and started again goes on in the same run."""
     path = tmp_path / "log.jsonl"

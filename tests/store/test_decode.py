@@ -220,6 +220,19 @@ def test_time_follows_the_latest_pair_of_clocks():
     assert decode_tail(data).points.time.tolist() == [1010, 9010]
 
 
+def test_times_of_a_followed_run_come_back_to_the_microsecond():
+    """Rows of another tool are dated by the pair of their stream alone, also before the boot and the first pair."""
+    schema = tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(RowSchema(16, ("a",), "d")))
+    wall, monotonic = 1_700_000_000_000_001_000, 5_000_000_123
+    times = [0, 1, 1_600_000_000_123_457, 1_700_000_000_999_999, 1_900_000_000_000_000]
+    moments = [time * 1000 - wall + monotonic for time in times]
+    rows = b"".join(struct.pack("<IIQqqd", 40, 16, at, moment, 0, 0.0) for at, moment in enumerate(moments))
+    clock = tail.encode(tail.KIND_CLOCK, 0, tail.CLOCK.pack(wall + 777_777, monotonic))
+    stream = stream_frame(followed=True, wall_ns=wall, monotonic_ns=monotonic)
+    data = stream + clock + schema + tail.encode(tail.KIND_RECORDS, 0, rows)
+    assert decode_tail(data).points.time.tolist() == times
+
+
 ROW = st.dictionaries(st.sampled_from(["a", "b", "c", "µ/ü"]), st.integers(0, 2**64 - 1), min_size=1)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from stepscope.core import ring
 from stepscope.core.clock import boot_id
+from stepscope.core.endings import NOT_FOLLOWED, SOURCE_ENDED
 from stepscope.core.places import Places
 from stepscope.store import salvage as salvage_module
 from stepscope.store.layout import Writer, node_name
@@ -80,6 +81,21 @@ def test_end_that_the_trainer_told(wreck, word, state):
     rig.reader.set_word(ring.WORD_STATE, word)
     wreck.salvage()
     assert wreck.past().state == state
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_end_of_a_followed_run(wreck, told):
+    """The follower's last word is the end of the source; without one, only the following has ended."""
+    identity = identity_of(wreck.folder.path.parent, 0, 0)
+    rig = wreck.ring(identity=identity._replace(extra={**identity.extra, ring.FOLLOWED: True}))
+    rig.run.log({"a": 1.0})
+    if told:
+        rig.run.own_event(SOURCE_ENDED, state="failed", cause="exit code 3", certain=True)
+        rig.reader.set_word(ring.WORD_STATE, ring.STATE_FINISHED)
+    wreck.salvage()
+    expected = ("failed", "exit code 3") if told else NOT_FOLLOWED
+    assert (wreck.past().state, wreck.past().cause) == expected
+    assert wreck.rank().inferred is not told
 
 
 def test_ring_of_a_live_trainer(wreck):

@@ -179,3 +179,21 @@ def test_the_rank_that_failed_first_explains_the_others():
     assert earlier(states, 0, 101_000_000) == "rank 2 was killed"
     assert earlier(states, 2, 101_000_000) == "rank 1 failed"
     assert earlier(states, 0, 300_000_000) == ""
+
+
+def test_a_followed_run_is_judged_by_when_its_rows_arrive():
+    """Rows of a source carry the writer's times, which may be old: a flush every minute is no stall."""
+    guard = RankGuard.over_source(Job(), 10.0)
+    now = 1000 * 10**9
+    for tick in range(6000):
+        now += 10**8
+        arrived = [now - 59 * 10**9, now] if tick % 600 == 0 else []
+        assert guard.watch((now, now), StepTimes([], arrived)) == []
+
+
+def test_the_last_word_of_a_follower_is_the_end():
+    """A followed run ended as its follower says; if that was killed, only the following is known to have ended."""
+    guard = RankGuard.over_source(Job(), 10.0)
+    event = {"state": "failed", "cause": "exit code 3", "certain": True}
+    assert guard.end_of_source(event) == ("failed", "exit code 3", True)
+    assert guard.end_of_source(None)[0] == "lost"

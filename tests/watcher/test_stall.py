@@ -82,6 +82,19 @@ def test_a_deadlock_after_steps_of_a_second_is_stalled_then_hung(watch):
     assert "no step ended for 10" in stalled["why"]
 
 
+def test_a_silent_source_is_stalled_and_never_hung(watch):
+    """Of a file that another program writes only its silence is known: it is called that, however long it lasts."""
+    watch.stalls = StallDetector(is_source=True)
+    for _ in range(20):
+        watch.now += S
+        watch.take(watch.stalls.logged([watch.now]))
+    for _ in range(10_000):
+        watch.now += S // 10
+        watch.take(watch.stalls.look(watch.now))
+    assert [event["kind"] for event in watch.events] == ["stalled"]
+    assert watch.events[0]["why"].startswith("no new row came for")
+
+
 def test_a_process_that_computes_is_stalled_but_not_hung(watch):
     """An evaluation of a minute that nobody announced: processor time grows, so it is no hang, and its end is noted."""
     watch.busy = 0.9

@@ -15,6 +15,7 @@ from stepscope.core.clock import Pair
 from stepscope.core.endings import SOURCE_ENDED
 from stepscope.core.errors import StepscopeError
 from stepscope.core.identity import Identity
+from stepscope.core.places import find_places
 from stepscope.core.redact import jsonable, redact
 from stepscope.importers.words import clean
 from stepscope.recorder.declarations import TooManyNamesError
@@ -95,6 +96,9 @@ class ForeignRun:
         if found is not None:
             self._folder = ready_folder(found)
             check_format(self._folder)
+            if _is_written(self._folder):
+                cause, remedy = f"another process records it as {self.id}", f"look with `stepscope top {self.id}`"
+                raise StepscopeError(f"follow {path!r}", cause, remedy)
         self._first_attempt = self._generation()
         self._known = KnownPoints(self._folder, self._first_attempt)
         self._rings: dict[int, Run] = {}
@@ -137,7 +141,9 @@ class ForeignRun:
             self._first_attempt = self._attempt
             self._known = KnownPoints(None)
         else:
-            self._known = KnownPoints(self._folder, self._first_attempt)
+            # Rows of an attempt that has just ended may still be on their way.
+            known = None if self._folder is None else ready_folder(self._folder.path)
+            self._known = KnownPoints(known, self._first_attempt)
 
     def take(self, run: Imported, changed: float) -> int:
         """Write the new points of a part of the run; return their number.
@@ -310,6 +316,21 @@ class ForeignRun:
         if rings:
             self._attempt += 1
             self._later = None
+
+
+def _is_written(folder: RunFolder) -> bool:
+    """Return whether a living process writes this run: one of its rings is locked."""
+    for path in find_places().rings(str(folder.path)):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:  # its watcher has just removed it
+            continue
+        try:
+            if ring.lock_holder(descriptor, ring.LOCK_WRITER) is not None:
+                return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def _owners(series: ImportedSeries) -> set[tuple[int, int]]:
