@@ -35,7 +35,8 @@ def read(folder):
     [path] = folder.glob("wandb/offline-run-*/*.wandb")
     run = FORMAT.read(str(path))
     names = [name for name in run.names() if not name.startswith(("system/", "memory/", "cpu/", "picture", "epoch"))]
-    return {name: list(zip(run.series(name).step.tolist(), run.series(name).value.tolist())) for name in names}
+    found = {name: run.series(name) for name in names}
+    return {name: list(zip(one.step.tolist(), one.value.tolist(), strict=True)) for name, one in found.items()}
 
 
 if __name__ == "__main__":

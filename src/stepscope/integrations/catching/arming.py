@@ -30,10 +30,7 @@ TRACKERS: tuple[Any, ...] = (wandb, tensorboard, mlflow, trackio, swanlab, aim, 
 """Each has MODULES, the modules of the tracker to wait for, and `catch`, which wraps what is in one."""
 CATCHES = {
     **{name: tracker.catch for tracker in TRACKERS for name in tracker.MODULES},
-    **{
-        f"{name}.{frameworks.LIGHTNING}": frameworks.catch_lightning
-        for name in ("lightning.pytorch", "pytorch_lightning")
-    },
+    **dict.fromkeys(frameworks.LIGHTNING, frameworks.catch_lightning),
     "transformers.trainer": frameworks.catch_transformers,
     "accelerate.accelerator": frameworks.catch_accelerate,
 }

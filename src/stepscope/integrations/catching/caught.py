@@ -65,7 +65,7 @@ class Caught:
 
         The names of nested dicts are joined by `joint`.
         """
-        source = self._sources.setdefault(name, Source(name, joint))
+        source = self._source(name, joint)
         latest, stood_for, others = source.latest, source.stood_for, source.others
         write, is_plain = self._write, self._plain.issuperset
 
@@ -88,7 +88,7 @@ class Caught:
 
     def script_log(self, log: Callable[..., None]) -> Callable[..., None]:
         """Return `run.log` for a script that also uses trackers: the same row, without what was caught already."""
-        source = self._sources.setdefault(SCRIPT, Source(SCRIPT))
+        source = self._source(SCRIPT)
         run = self._run
 
         @functools.wraps(log)
@@ -111,6 +111,13 @@ class Caught:
                 run._index += 1  # noqa: SLF001
 
         return logged
+
+    def _source(self, name: str, joint: str = ".") -> Source:
+        if name not in self._sources:
+            made = Source(name, joint)
+            made.others += [other for other in self._sources.values() if other.has_begun]
+            self._sources[name] = made
+        return self._sources[name]
 
     def _once(self, source: Source, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values without those that another source has just recorded."""

@@ -42,8 +42,6 @@ class Follower:
                         bound = signature.bind(*args, **named)
                         bound.apply_defaults()
                         take(bound.arguments)
-                    except TypeError:  # a call with wrong arguments, about which the tracker has complained
-                        bound = None
                     except Exception as error:  # noqa: BLE001 - whatever a script hands over; it is reported
                         complain(source, error)
 

@@ -26,8 +26,8 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
             record(given["data"], given["self"]._ctx._global_step if step is None else step)  # noqa: SLF001 - its own
 
     def config(given: dict[str, Any]) -> None:
-        caught.config(SOURCE, dict(given["self"].config))
+        caught.config(SOURCE, dict(given["self"]))
 
     follower = Follower(caught, SOURCE, patches)
     follower.follow(module.Run, "_log_impl", log)
-    follower.follow(module.Run, "__init__", config)
+    follower.follow(module.Config, "_flush", config)  # after each change
