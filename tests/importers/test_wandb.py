@@ -58,7 +58,7 @@ def test_a_run_of_wandb_is_read_as_its_own_classes_read_it(tmp_path, encoding):
     told: dict[str, list[tuple[int, float]]] = {}
     for record in (each for some_records in level_log.records(str(path), 0, pytest.fail) for each in some_records):
         row = proto.Record.FromString(record).history
-        found = {"/".join(item.nested_key): json.loads(item.value_json) for item in row.item}
+        found = {".".join(item.nested_key): json.loads(item.value_json) for item in row.item}
         for name, value in found.items():
             if not name.startswith("_") and type(value) in {int, float}:
                 step = found["epoch"] if name.startswith("val/") else row.step.num
@@ -93,11 +93,11 @@ def test_typed_values_are_read_without_their_text(tmp_path):
         record.history.item.add(nested_key=["deep", kind], **{kind: value})
     run = read(tmp_path, wandb_file(record.SerializeToString()))
     assert {name: run.series(name).value.tolist() for name in run.names()} == {
-        "deep/integer": [-(2.0**40)],
-        "deep/number": [math.inf],
-        "deep/json/a": [1.0],
+        "deep.integer": [-(2.0**40)],
+        "deep.number": [math.inf],
+        "deep.json.a": [1.0],
     }
-    assert run.series("deep/integer").step.tolist() == [7]
+    assert run.series("deep.integer").step.tolist() == [7]
 
 
 def typed(name, number, value):
@@ -154,7 +154,7 @@ def test_what_was_logged_is_read_back(tmp_path):
     """Numbers stand at their step and time; NaN is NaN; charts, texts and W&B's own keys are no metrics."""
     row = {"loss": 0.5, "_step": 7, "_timestamp": 1e9, "_runtime": 3.0, "deep": {"x": 1, "h": {"_type": "histogram"}}}
     run = read(tmp_path, wandb_file(history(row | {"text": "hello", "bad": math.nan, "far": "Infinity"})))
-    assert run.names() == ["bad", "deep/x", "far", "loss"]
+    assert run.names() == ["bad", "deep.x", "far", "loss"]
     assert run.series("loss").step.tolist() == [7]
     assert run.series("loss").time.tolist() == [1e9]
     assert math.isnan(run.series("bad").value[0])

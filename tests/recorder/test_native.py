@@ -38,7 +38,12 @@ class Driver:
         kind, *arguments = call
         if kind == "log":
             values, step = arguments
-            self.run.log(values) if step is None else self.run.log(values, step=step)
+            if step is None:
+                self.run.log(values)
+            elif step % 2:
+                self.run.log(values, step)
+            else:
+                self.run.log(values, step=step)
         elif kind in {"step", "index"}:
             step = self.run.step(samples=arguments[0]) if kind == "step" else self.run.step(None, arguments[0])
             with step:

@@ -178,9 +178,9 @@ def places(names: tuple[str, ...]) -> tuple[str | None, str | None]:
 
 
 def values(
-    row: Mapping[Any, Any], other: Callable[[str, Any], None], prefix: str = "", depth: int = DEEPEST
+    row: Mapping[Any, Any], other: Callable[[str, Any], None], prefix: str = "", depth: int = DEEPEST, join: str = "/"
 ) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row by name; those of nested objects, up to `depth`, by path.
+    """Yield the numbers of a row by name; those of nested objects, up to `depth`, by their names joined by `join`.
 
     `other` is called with the name and value of everything that is neither a number nor None: a text, a list, a chart.
     """
@@ -190,7 +190,7 @@ def values(
         if figure is not None:
             yield name, figure
         elif isinstance(value, dict) and depth > 1 and "_type" not in value:
-            yield from values(value, other, f"{name}/", depth - 1)
+            yield from values(value, other, f"{name}{join}", depth - 1, join)
         elif value is not None:
             other(name, value)
 

@@ -229,9 +229,10 @@ HOT static PyObject *hot_log(PyObject *self, PyObject *const *args, Py_ssize_t c
     Py_ssize_t size, place = 0, at = 0;
     Form *form;
     Cell row[MOST];
-    if (count != 1 || !PyDict_CheckExact(args[0]) || state->awaiting) goto python;
-    if (names != NULL) {
-        if (PyTuple_GET_SIZE(names) != 1 || !is_word(PyTuple_GET_ITEM(names, 0), text_step)) goto python;
+    if (count < 1 || count > 2 || !PyDict_CheckExact(args[0]) || state->awaiting) goto python;
+    if (names != NULL && (count != 1 || PyTuple_GET_SIZE(names) != 1 || !is_word(PyTuple_GET_ITEM(names, 0), text_step)))
+        goto python;
+    if (names != NULL || count == 2) { /* the step, by name or not, is the second value */
         given = args[1] == Py_None ? NULL : args[1];
         if (given != NULL && !whole(given, &step)) goto python;
     }

@@ -110,6 +110,7 @@ class Current:
         if not run.recording:
             return
         self._runs = [other for other in self._runs if other.recording] + [run]
+        self._facts = {other: facts for other, facts in self._facts.items() if other.recording}
         self._error_before = getattr(sys, "last_value", None)
         if not self._hooked:
             self._hooked = True
@@ -161,6 +162,11 @@ class Current:
         if name is not None and run.name in {"", run.id}:
             run.name = str(name)
         self._facts[run].add(config, name, labels)
+
+    def settle(self, run: Run, seconds: float) -> None:
+        """Wait until what was kept of a run is written, at most this many seconds."""
+        if run in self._facts:
+            self._facts[run].settle(seconds)
 
     def _after_fork(self) -> None:
         self.launched, self._facts = None, {}

@@ -55,7 +55,7 @@ class OddItem(NamedTuple):
 
 
 def item(message: bytes) -> tuple[str, Any]:
-    """Return the name of an item, its keys joined, and its value; one with a type is exact where JSON is not."""
+    """Return the name of an item as W&B shows it, and its value; one with a type is exact where JSON is not."""
     keys: list[str] = []
     value: Any = None
     has_type = False
@@ -66,7 +66,7 @@ def item(message: bytes) -> tuple[str, Any]:
             value, has_type = TYPED[part.number](part), True
         elif part.number == JSON_TEXT and not has_type:
             value = json_value(part.text)
-    return "/".join(keys), value
+    return ".".join(keys), value
 
 
 def add_history(messages: Sequence[bytes], run: RunBuilder, axes: Mapping[str, str]) -> None:
@@ -94,7 +94,7 @@ def add_history(messages: Sequence[bytes], run: RunBuilder, axes: Mapping[str, s
         points.add_columns(items.place[mine], code, steps(name)[row], time[row], items.value[mine])
     for odd in rows.odd:
         if not rows.is_bad[odd.row] and not odd.name.startswith("_"):
-            for offset, (name, value) in enumerate(values({odd.name: odd.value}, run.not_a_number)):
+            for offset, (name, value) in enumerate(values({odd.name: odd.value}, run.not_a_number, join=".")):
                 points.add(odd.place + offset, name, int(steps(name)[odd.row]), float(time[odd.row]), value)
     points.move_to(run)
 

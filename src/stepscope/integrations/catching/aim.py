@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.catching.following import Follower
+from stepscope.integrations.catching.following import CallFollower
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -35,6 +35,6 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         value = given.get("val")
         caught.config(SOURCE, value if isinstance(value, dict) else {str(given["key"]): value})
 
-    follower = Follower(caught, SOURCE, patches)
+    follower = CallFollower(caught, SOURCE, patches)
     follower.follow(module.Run, "track", track)
     follower.follow(module.Run, "__setitem__", config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.catching.following import Follower
+from stepscope.integrations.catching.following import CallFollower
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -41,7 +41,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         prefix = f"{given['prefix']}_" if given["prefix"] else ""
         caught.config(SOURCE, {f"{prefix}{name}": value for name, value in given["parameters"].items()})
 
-    follower = Follower(caught, SOURCE, patches)
+    follower = CallFollower(caught, SOURCE, patches)
     follower.follow(experiment, "_log_metric", log_metric)
     follower.follow(experiment, "_log_parameters", log_parameters)
     follower.follow(experiment, "_log_parameter", lambda given: caught.config(SOURCE, {given["name"]: given["value"]}))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stepscope.integrations.torch.patches import Patches
 
 
-class Follower:
+class CallFollower:
     """Wraps methods of one tracker. Calls that the tracker makes of its own methods are not followed again.
 
     A followed call costs some microseconds: where calls are frequent and cheap, a tracker's file has its own wrapper.

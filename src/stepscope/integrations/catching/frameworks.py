@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.catching.following import Follower
+from stepscope.integrations.catching.following import CallFollower
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -56,7 +56,7 @@ def catch_lightning(module: ModuleType, caught: Caught, patches: Patches) -> Non
             step = trainer.fit_loop.epoch_loop._batches_that_stepped  # noqa: SLF001 - the step of Lightning's loggers
         record(metrics, step)
 
-    Follower(caught, "lightning", patches).follow(module._LoggerConnector, "log_metrics", log_metrics)  # noqa: SLF001
+    CallFollower(caught, "lightning", patches).follow(module._LoggerConnector, "log_metrics", log_metrics)  # noqa: SLF001
 
 
 def catch_transformers(module: ModuleType, caught: Caught, patches: Patches) -> None:
@@ -71,7 +71,7 @@ def catch_transformers(module: ModuleType, caught: Caught, patches: Patches) -> 
         logs = {f"trainer/{name}" if name.startswith(below) else name: value for name, value in given["logs"].items()}
         record(logs, trainer.state.global_step)
 
-    Follower(caught, "transformers", patches).follow(module.Trainer, "log", log)
+    CallFollower(caught, "transformers", patches).follow(module.Trainer, "log", log)
 
 
 def catch_accelerate(module: ModuleType, caught: Caught, patches: Patches) -> None:
@@ -84,7 +84,7 @@ def catch_accelerate(module: ModuleType, caught: Caught, patches: Patches) -> No
 
     walled = caught.walled("accelerate", take)
 
-    def log(original: Any) -> Any:  # not by a Follower: a decorator of Accelerate hides the names of the arguments
+    def log(original: Any) -> Any:  # not by a CallFollower: a decorator of Accelerate hides the names of the arguments
         def call(self: Any, values: Any, step: Any = None, *more: Any, **named: Any) -> Any:
             try:
                 return original(self, values, step, *more, **named)

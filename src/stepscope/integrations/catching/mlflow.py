@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.catching.following import Follower
+from stepscope.integrations.catching.following import CallFollower
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -45,7 +45,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         name = given["key"] or given["artifact_file"] or "image"
         caught.note(SOURCE, name, given["image"], given["step"] or 0, "image")
 
-    follower = Follower(caught, SOURCE, patches)
+    follower = CallFollower(caught, SOURCE, patches)
     follower.follow(client, "log_metric", log_metric)
     follower.follow(client, "log_batch", log_batch)
     follower.follow(client, "log_param", lambda given: caught.config(SOURCE, {given["key"]: given["value"]}))

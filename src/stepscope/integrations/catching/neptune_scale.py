@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.catching.following import Follower
+from stepscope.integrations.catching.following import CallFollower
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -27,7 +27,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
 
         return note
 
-    follower = Follower(caught, SOURCE, patches)
+    follower = CallFollower(caught, SOURCE, patches)
     follower.follow(module.Run, "log_metrics", lambda given: record(given["data"], given["step"]))
     follower.follow(module.Run, "log_configs", lambda given: caught.config(SOURCE, given["data"] or {}))
     follower.follow(module.Run, "log_string_series", noting("data", "text"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.catching.following import Follower
+from stepscope.integrations.catching.following import CallFollower
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -28,6 +28,6 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
     def config(given: dict[str, Any]) -> None:
         caught.config(SOURCE, dict(given["self"]))
 
-    follower = Follower(caught, SOURCE, patches)
+    follower = CallFollower(caught, SOURCE, patches)
     follower.follow(module.Run, "_log_impl", log)
     follower.follow(module.Config, "_flush", config)  # after each change

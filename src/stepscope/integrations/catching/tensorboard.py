@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.catching.following import Follower
+from stepscope.integrations.catching.following import CallFollower
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -87,7 +87,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         caught.note(source, name, given["values"], given["global_step"] or 0)
 
     patches.wrap(writer, "add_scalar", add_scalar)
-    follower = Follower(caught, source, patches)
+    follower = CallFollower(caught, source, patches)
     follower.follow(writer, "add_scalars", add_scalars)
     follower.follow(writer, "add_histogram", add_histogram)
     follower.follow(writer, "add_hparams", lambda given: caught.config(source, given["hparam_dict"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.catching.following import Follower
+from stepscope.integrations.catching.following import CallFollower
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -32,6 +32,6 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         return call
 
     patches.wrap(module.Run, "log", log)
-    follower = Follower(caught, SOURCE, patches)
+    follower = CallFollower(caught, SOURCE, patches)
     follower.follow(module.Run, "__init__", lambda given: caught.config(SOURCE, given["config"] or {}))
     follower.things(module.Run, {"log_artifact": ("artifact", "name", "artifact_or_path")})

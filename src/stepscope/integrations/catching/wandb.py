@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from stepscope.core.step_axes import axis_of, whole_step
-from stepscope.integrations.catching.following import Follower
+from stepscope.integrations.catching.following import CallFollower
 from stepscope.integrations.catching.things import flat, host_number
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         caught.note(SOURCE, str(name), what, kind="artifact")
 
     patches.wrap(module.Run, "_log", log)
-    follower = Follower(caught, SOURCE, patches)
+    follower = CallFollower(caught, SOURCE, patches)
     follower.follow(module.Run, "_define_metric", rows.define)
     follower.follow(module.Run, "_finish", lambda _: rows.commit())
     follower.follow(module.Run, "_on_start", config)

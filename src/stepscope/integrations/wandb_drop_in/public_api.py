@@ -63,17 +63,17 @@ class PublicRun:
     @property
     def tags(self) -> list[str]:
         """The tags."""
-        return list(self._labels.get("tags") or ())
+        return list(self._past.tags)
 
     @property
     def notes(self) -> str | None:
         """The notes."""
-        return self._labels.get("notes")
+        return self._past.notes or None
 
     @property
     def group(self) -> str | None:
         """The group."""
-        return self._labels.get("group")
+        return self._past.group or None
 
     @property
     def job_type(self) -> str | None:

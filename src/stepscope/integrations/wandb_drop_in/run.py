@@ -13,6 +13,7 @@ from stepscope.integrations.wandb_drop_in.run_files import RunFiles
 from stepscope.integrations.wandb_drop_in.settings import Settings
 from stepscope.integrations.wandb_drop_in.summary import Summary
 from stepscope.integrations.wandb_drop_in.unknown import NOTICES, unknown
+from stepscope.session.current import CURRENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stepscope.integrations.wandb_drop_in.metrics import MetricDefinition
-    from stepscope.session.current import LaterFacts
     from stepscope.session.run import Run as Recording
 
 SETTLE_SECONDS = 0.3
 """Maximum wait at the end of a run for the hashes of its files, and for its settings to be written."""
 
 
-class Labels:
+class WandbLabels:
     """What a script says of its run: free text for people."""
 
     def __init__(self, **given: Any) -> None:
@@ -43,34 +43,34 @@ class Labels:
         """Return those that are not empty."""
         return {key: list(value) if key == "tags" else value for key, value in vars(self).items() if value}
 
+    def ours(self) -> dict[str, Any]:
+        """Return those that are labels of our runs too."""
+        return {"tags": self.tags, "notes": self.notes, "group": self.group}
+
 
 class WandbRun(RunFiles):
     """A run with W&B's methods. Every call is safe in any state; after its end, calls have no effect."""
 
-    def __init__(  # noqa: PLR0913 - what a run consists of
+    def __init__(
         self,
         recording: Recording,
-        labels: Labels | None = None,
+        labels: WandbLabels | None = None,
         *,
         id: str = "",  # noqa: A002 - W&B's spelling
         first_step: int = 0,
         mode: str = "online",
         resumed: bool = False,
-        keep: Callable[[dict[str, Any], str | None], None] | None = None,
-        facts: LaterFacts | None = None,
         owns: bool = True,
         settings: Settings | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
         """Record into `recording`.
 
-        `keep` stores settings and a name with it, by default through `facts`; `config` is what is stored already;
-        `owns` says that the end ends the recording too.
+        `config` is what is stored already; `owns` says that the end ends the recording too.
         """
         super().__init__(recording)
-        self.labels = labels or Labels()
+        self.labels = labels or WandbLabels()
         self._id, self._mode, self._owns = id or recording.id, mode, owns
-        self._facts, self._keep = facts, keep if facts is None else facts.add
         self.resumed, self.starting_step, self.start_time = resumed, first_step, time.time()
         self.settings = settings or Settings()
         self.sweep_id = self.sweep_url = None
@@ -97,8 +97,7 @@ class WandbRun(RunFiles):
     @name.setter
     def name(self, value: Any) -> None:
         self.recording.name = str(value)
-        if self._keep is not None:
-            self._keep({}, str(value))
+        self._keep({}, {"name": str(value)})
 
     @property
     def project(self) -> str:
@@ -266,8 +265,7 @@ class WandbRun(RunFiles):
         with NOTICES.shield("settle", "record the last values of a run"):
             self.history.close_row()
             self.settle_files(SETTLE_SECONDS)
-            if self._facts is not None:
-                self._facts.settle(SETTLE_SECONDS)
+            CURRENT.settle(self.recording, SETTLE_SECONDS)
 
     def join(self, exit_code: int | None = None) -> None:
         """End the run."""
@@ -305,14 +303,18 @@ class WandbRun(RunFiles):
         return self._id
 
     def _keep_config(self, found: dict[str, Any]) -> None:
-        if self._keep is not None and found:
-            self._keep(found, None)
+        if found:
+            self._keep(found)
+
+    def _keep(self, config: dict[str, Any], labels: dict[str, Any] | None = None) -> None:
+        CURRENT.later(config, labels=labels, run=self.recording)
 
     def _keep_summary(self, found: dict[str, Any]) -> None:
         self.recording.own_event("summary", step=self.step, values=found)
 
     def _relabel(self, name: str, value: Any) -> None:
         setattr(self.labels, name, value)
+        self._keep({}, {name: value})
         self.recording.own_event("labels", step=self.step, **self.labels.given())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import inspect
 import os
 import re
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 
 from stepscope.core.identity import ALLOWED
 from stepscope.integrations.wandb_drop_in.config import settings_of
-from stepscope.integrations.wandb_drop_in.run import Labels, WandbRun, remember
+from stepscope.integrations.wandb_drop_in.run import WandbLabels, WandbRun, remember
 from stepscope.integrations.wandb_drop_in.settings import Settings, arguments_of
 from stepscope.integrations.wandb_drop_in.tensorboard_sync import SYNC
 from stepscope.integrations.wandb_drop_in.unknown import NOTICES
 from stepscope.recorder.complaints import tell
 from stepscope.session import opening
-from stepscope.session.current import CURRENT, LaterFacts
+from stepscope.session.current import CURRENT
 from stepscope.session.run import Run as Recording
 
 RUNS = "stepscope-runs"
@@ -122,7 +121,7 @@ def _begin(given: dict[str, Any]) -> WandbRun:
     elif before is not None and reinit != "create_new":
         before.config.update(_config_of(given), allow_val_change=True)
         return before
-    labels = Labels(**given)
+    labels = WandbLabels(**given)
     mode = str(given.get("mode", "online"))
     if mode == "disabled":
         run = WandbRun(Recording.off(), labels, id=_clean(given.get("id")) or os.urandom(4).hex(), mode=mode)
@@ -135,7 +134,7 @@ def _begin(given: dict[str, Any]) -> WandbRun:
     return run
 
 
-def _record(given: dict[str, Any], labels: Labels, mode: str) -> WandbRun:
+def _record(given: dict[str, Any], labels: WandbLabels, mode: str) -> WandbRun:
     config, name = _config_of(given), given.get("name")
     settings = given.get("settings")
     common: dict[str, Any] = {"mode": mode, "settings": settings if isinstance(settings, Settings) else None}
@@ -144,10 +143,10 @@ def _record(given: dict[str, Any], labels: Labels, mode: str) -> WandbRun:
         if given.get("id"):
             tell(f"wandb.init(id=...): this run began before and is {joined.id}; see `stepscope run --run-id`")
         if CURRENT.launched is joined:
-            CURRENT.join(None, name)
-            run = WandbRun(joined, labels, keep=CURRENT.later, owns=False, **common)
+            CURRENT.join(None, name, labels.ours())
         else:
-            run = WandbRun(joined, labels, facts=LaterFacts(joined), owns=False, **common)
+            CURRENT.later({}, labels=labels.ours(), run=joined)
+        run = WandbRun(joined, labels, owns=False, **common)
         run.config.update(config)
     else:
         project = _clean(given.get("project")) or opening.DEFAULT_PROJECT
@@ -155,23 +154,15 @@ def _record(given: dict[str, Any], labels: Labels, mode: str) -> WandbRun:
         run_id, resumed, first_step = _identity(given, project, root)
         if run_id is None and CURRENT.launched is not None:  # its id is in the environment, for its children
             run_id = f"{CURRENT.launched.id}-{os.urandom(2).hex()}"
-        begun = opening.init(
-            project, name, config or None, root, run_id=run_id, resume=resumed, **_label_arguments(labels)
-        )
+        begun = opening.init(project, name, config or None, root, run_id=run_id, resume=resumed, **labels.ours())
         stored = _stored_config(begun)
         common |= {"first_step": first_step, "resumed": resumed, "config": stored or config}
-        run = WandbRun(begun, labels, facts=LaterFacts(begun), **common)
-        if begun.attempt:  # the first attempt wrote its own config; from now on all of it is kept beside that
+        run = WandbRun(begun, labels, **common)
+        if begun.attempt:  # the first attempt wrote its own config; from now on all of it is kept in addition
             run.config.update({**stored, **config}, allow_val_change=True)
     if labels.given():
         run.recording.own_event("labels", **labels.given())
     return run
-
-
-def _label_arguments(labels: Labels) -> dict[str, Any]:
-    """Return the labels that `stepscope.init` has arguments for."""
-    known = inspect.signature(opening.init).parameters
-    return {key: value for key, value in labels.given().items() if key in known}
 
 
 def _config_of(given: dict[str, Any]) -> dict[str, Any]:
