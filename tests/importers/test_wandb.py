@@ -117,7 +117,7 @@ ITEMS = some.one_of(
     some.builds(
         lambda value: ("i", value, field(2, "i") + field(16, str(value)) + field(5, value * 2)), some.integers(0, 99)
     ),
-    some.builds(lambda value: ("a/b", value, field(2, "a") + field(2, "b") + field(6, value)), some.floats()),
+    some.builds(lambda value: ("a.b", value, field(2, "a") + field(2, "b") + field(6, value)), some.floats()),
 )
 ROWS = some.lists(ITEMS, max_size=5, unique_by=lambda one: one[0])
 
