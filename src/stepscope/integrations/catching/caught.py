@@ -48,7 +48,7 @@ class Caught:
 
     def __init__(self, run: Run, keep: Callable[[Mapping[str, Any]], None]) -> None:
         """Record in `run`; `keep` takes settings of the script."""
-        self._run, self._write, self._keep = run, run.log, keep
+        self._run, self._write, self._keep = run, type(run).log.__get__(run), keep
         self._plain: set[type] = run._intake.plain  # noqa: SLF001 - the number types that the run writes as they are
         self._sources: dict[str, Source] = {}
         self._complaints = Complaints()
@@ -85,6 +85,20 @@ class Caught:
                 self.complain(name, error)
 
         return record
+
+    def value_recorder(self, name: str) -> Record:
+        """Return a function `record(key, value, step)` for a tracker that is handed one value at a time."""
+        source, record, write = self._source(name), self.recorder(name), self._write
+        latest, stood_for = source.latest, source.stood_for
+
+        def record_value(key: str, value: Any, step: Any) -> None:
+            if type(value) is float and key in latest and not stood_for:  # so no other source has recorded this name
+                latest[key] = value
+                write({key: value}, step=step)  # never raises
+            else:
+                record({key: value}, step)
+
+        return record_value
 
     def script_log(self, log: Callable[..., None]) -> Callable[..., None]:
         """Return `run.log` for a script that also uses trackers: the same row, without what was caught already."""

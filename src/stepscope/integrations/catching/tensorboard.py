@@ -64,7 +64,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
     """Wrap the methods of SummaryWriter."""
     writer, is_x = module.SummaryWriter, module.__name__.startswith("tensorboardX")
     source, folder_of = ("tensorboardX", _x_folder) if is_x else ("tensorboard", _folder)
-    record, folders = caught.recorder(source), Folders()
+    record, record_value, folders = caught.recorder(source), caught.value_recorder(source), Folders()
 
     def add_scalar(original: Any) -> Any:
         def call(self: Any, tag: Any, scalar_value: Any, global_step: Any = None, *more: Any, **named: Any) -> Any:
@@ -74,7 +74,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
                 if type(tag) is str:
                     folder = folder_of(self)
                     name = tag if folder == folders.only else folders.name(folder, tag)
-                    record({name: scalar_value}, 0 if global_step is None else global_step)
+                    record_value(name, scalar_value, 0 if global_step is None else global_step)
 
         return call
 

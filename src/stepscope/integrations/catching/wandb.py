@@ -122,6 +122,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
     """Wrap the methods of W&B's run."""
     rows, record = OpenRows(caught.recorder(SOURCE)), caught.recorder(SOURCE)
     add, by_run = caught.walled(SOURCE, rows.add), rows.by_run
+    any_row: Any = vars(by_run)["data"]  # a plain dict: whether the other one is empty costs a call
 
     def log(original: Any) -> Any:
         def _log(self: Any, data: Any, step: Any = None, commit: Any = None, *more: Any, **named: Any) -> Any:
@@ -129,7 +130,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
             try:
                 return original(self, data, step, commit, *more, **named)
             finally:
-                if commit is not False and type(data) is dict and not (by_run and self in by_run):
+                if commit is not False and type(data) is dict and not (any_row and self in by_run):
                     record(data, at)
                 else:
                     add(self, data, at, commit, is_counted=step is None)
