@@ -169,11 +169,11 @@ def _spelled(canonical: str, *names: str, unit: str = "") -> Iterator[MetricAlia
 
 
 ALIASES: tuple[MetricAlias, ...] = (
-    *_spelled("learning_rate", "lr"),
-    *_spelled("grad_norm", "gradient_norm"),
+    *_spelled("learning_rate", "lr", "train/learning_rate", "train/lr"),
+    *_spelled("grad_norm", "gradient_norm", "train/grad_norm"),
     *_spelled("loss", "train_loss", "train/loss", "training_loss"),
     *_spelled("accuracy", "acc", "train_accuracy"),
-    *_spelled("epoch", "training_epoch"),
+    *_spelled("epoch", "training_epoch", "train/epoch"),
     *_spelled("steps_total", "training_steps_total"),
     *_spelled("step_seconds", "batch_time", "step_time", "step_duration", "training_step_duration_seconds"),
     *_spelled("samples_per_second", "throughput", "samples_per_sec", "throughput_samples_per_sec"),
