@@ -113,6 +113,8 @@ def test_tensorboard_is_synchronised_as_wandb_does(tmp_path):
 @pytest.fixture
 def without_wandb(tmp_path):
     """The packages of this environment but for wandb, as a folder for the path of a child."""
+    for name in ("lightning", "accelerate", "transformers"):
+        pytest.importorskip(name)
     [packages] = [Path(path) for path in sys.path if path.endswith("site-packages") and (Path(path) / "torch").is_dir()]
     folder = tmp_path / "packages"
     folder.mkdir()
@@ -153,8 +155,6 @@ if __name__ == "__main__":
 @pytest.mark.training
 def test_frameworks_find_the_stand_in_where_wandb_is_missing(tmp_path, without_wandb):
     """Lightning, Accelerate and Transformers take it for wandb; submodules are there, also in spawned processes."""
-    pytest.importorskip("lightning")
-    pytest.importorskip("accelerate")
     (tmp_path / "probe.py").write_text(PROBE)
     path = os.pathsep.join((str(ROOT / "src"), without_wandb))
     python = sys._base_executable
