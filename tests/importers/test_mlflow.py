@@ -153,6 +153,17 @@ def test_a_newer_schema_is_said_and_read_as_far_as_it_fits(tmp_path):
     assert len(run.series("loss")) == 2
 
 
+def test_a_database_of_early_mlflow_has_no_steps(tmp_path):
+    """Before 1.0 a metric had neither a step nor a flag for NaN: all points are at step 0, told apart by time."""
+    early = """DROP TABLE metrics; CREATE TABLE metrics (key VARCHAR(250), value FLOAT, timestamp BIGINT,
+      run_uuid VARCHAR(32)); INSERT INTO metrics VALUES ('loss', 2, 1500000001000, 'r1'),
+      ('loss', 1, 1500000002000, 'r1')"""
+    database(MLFLOW + early, tmp_path / "a")
+    (run,) = formats.read(str(tmp_path / "a"))
+    assert run.series("loss").step.tolist() == [0, 0]
+    assert run.series("loss").time.tolist() == [1500000001.0, 1500000002.0]
+
+
 @pytest.mark.parametrize(
     "change",
     [
