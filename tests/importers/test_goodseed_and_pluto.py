@@ -104,6 +104,9 @@ def test_cells_of_a_wrong_type_cost_only_themselves(tmp_path):
     (run,) = formats.read(str(tmp_path / "a"))
     assert points(run, "loss") == [(0, "1.0"), (1, "inf")]
     assert points(run, "series 7") == [(3, "5.0")]
-    database(PLUTO + "UPDATE sync_queue SET payload_json = '[' WHERE record_type <> 0", tmp_path / "b")
+    hostile = (
+        "UPDATE runs SET created_at = 'x', config_json = 5; UPDATE sync_queue SET timestamp_ms = x'00', step = 'x';"
+    )
+    database(PLUTO + hostile + "UPDATE sync_queue SET payload_json = '[' WHERE record_type <> 0", tmp_path / "b")
     (run,) = formats.read(str(tmp_path / "b"))
     assert "records that are no JSON objects, left out (3 times)" in run.notes

@@ -43,13 +43,13 @@ class _Queue:
         """Read the records that are new, and the facts of the runs again."""
         for rows in new_rows(database, "sync_queue", RECORD, self.last):
             for _, run_id, kind, payload, time, step in rows:
-                _add(self.runs.of(text(run_id)), kind, decoded(payload or b""), moment(time), whole(step))
+                _add(self.runs.of(text(run_id)), kind, decoded(text(payload)), moment(text(time)), whole(step))
             self.last = rows[-1][0]
         for rows in new_rows(database, "runs", ("run_id", "project", "created_at", "finished", "config_json")):
             for _, run_id, project, created, finished, config in rows:
                 run = self.runs.by_key.get(text(run_id))
                 if run is not None:
-                    _describe(run, text(run_id), text(project), moment(created), finished, decoded(config or b""))
+                    _describe(run, text(run_id), text(project), moment(text(created)), finished, decoded(text(config)))
         self.runs.note("this is Pluto's queue: what it removed after an upload is only on its server")
 
 
