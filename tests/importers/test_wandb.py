@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from stepscope.core.ring import NO_STEP
-from stepscope.importers.binary import level_log, wandb
+from stepscope.importers.binary import level_log, wandb, wandb_history
 from tests.importers.foreign import field, history, items, shared, wandb_file
 
 SCRIPT = """
@@ -122,8 +122,12 @@ ITEMS = some.one_of(
 ROWS = some.lists(ITEMS, max_size=5, unique_by=lambda one: one[0])
 
 
-@given(some.lists(some.tuples(ROWS, some.one_of(some.none(), some.integers(-9, 2**62)), some.booleans()), max_size=8))
-def test_many_rows_at_once_are_read_as_one_by_one(tmp_path_factory, rows):
+@given(
+    some.lists(some.tuples(ROWS, some.one_of(some.none(), some.integers(-9, 2**62)), some.booleans()), max_size=8),
+    some.integers(1, 4),
+    some.sampled_from([11, 90, 2**20]),
+)
+def test_many_rows_at_once_are_read_as_one_by_one(tmp_path_factory, rows, few, portion):
     """Each number stands at its row's step, in the order of the rows, however its item is written."""
     told: dict[str, list[tuple[int, str]]] = {}
     histories = []
@@ -134,7 +138,7 @@ def test_many_rows_at_once_are_read_as_one_by_one(tmp_path_factory, rows):
         for name, value, _ in row:
             if not name.startswith("_") and not isinstance(value, str):
                 told.setdefault(name, []).append((NO_STEP if step is None else step, repr(float(value))))
-    with patch.object(level_log, "READ_AT_ONCE", 1 + len(histories) * 37 % 100):
+    with patch.object(level_log, "READ_AT_ONCE", portion), patch.object(wandb_history, "FEW", few):
         run = read(tmp_path_factory.mktemp("wandb"), wandb_file(*histories))
     found = {name: (run.series(name).step.tolist(), run.series(name).value.tolist()) for name in run.names()}
     assert {name: list(zip(steps, map(repr, found), strict=True)) for name, (steps, found) in found.items()} == told

@@ -19,7 +19,7 @@ HEADER = struct.Struct("<IHB")
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 MOST_RECORD = 64 * 2**20
 """Maximum bytes of a reassembled record."""
-READ_AT_ONCE = 2**20
+READ_AT_ONCE = 4 * 2**20
 """Maximum bytes read at once."""
 
 

@@ -31,8 +31,8 @@ TYPED: dict[int, Callable[[Field], Any]] = {
     8: lambda field: json_value(field.text),
 }
 """Fields of a value that has a type, which W&B writes beside or instead of a JSON text; integers are zigzag."""
-ITEM, NAME, TEXT = 0x0A, 0x12, (0x82, 0x01)
-"""Keys on the wire: an item of a row, its (nested) key, its JSON text."""
+ITEM, NAMES, TEXT = 0x0A, (0x0A, 0x12), (0x82, 0x01)
+"""Keys on the wire: an item of a row, its key or nested key, its JSON text."""
 STEP, STEP_NUMBER = b"\x12", b"\x08"
 SHORT_STEP = 10
 """A message with a step of fewer bytes holds a varint of up to 56 bits, which is positive."""
@@ -41,6 +41,8 @@ NUMBER, INTEGER = 0x31, 0x28
 NUMERIC = np.isin(np.arange(256), list(b"-0123456789NI"))
 """Which bytes a number in JSON starts with, NaN and Infinity included."""
 MOST_STEP = 2.0**62
+FEW = 8
+"""Minimum number of rows that advance together; fewer are decoded faster one by one."""
 FARTHEST = 600
 """Bytes behind the data that may be looked at: two lengths of one byte."""
 
@@ -80,22 +82,26 @@ def add_history(messages: Sequence[bytes], run: RunBuilder, axes: Mapping[str, s
     own = np.where(rows.steps == NO_STEP, counted, rows.steps)
     axis_steps: dict[str | None, Integers] = {None: own}
 
-    def steps(name: str) -> Integers:
-        axis = axis_of(name, axes) if axes else None
+    def steps(axis: str | None) -> Integers:
         if axis not in axis_steps:
             found = _whole(rows.values_of(str(axis), items))
             axis_steps[axis] = np.where(found == NO_STEP, own, found)
         return axis_steps[axis]
 
     points = GatheredPoints()
-    for name, mine in items.by_name():
+    metrics = {code: name for code, name in enumerate(items.names) if not name.startswith("_")}  # others are W&B's own
+    axis_of_code = {code: axis_of(name, axes) if axes else None for code, name in metrics.items()}
+    codes = np.array([points.code(name) if code in metrics else -1 for code, name in enumerate(items.names)], np.int64)
+    for axis in dict.fromkeys(axis_of_code.values()):
+        chosen = np.array([axis_of_code.get(code, "") == axis for code in range(len(codes))], bool)
+        mine = np.flatnonzero(chosen[items.code])
         row = items.row[mine]
-        code = np.full(len(row), points.code(name), np.int64)
-        points.add_columns(items.place[mine], code, steps(name)[row], time[row], items.value[mine])
+        points.add_columns(items.place[mine], codes[items.code[mine]], steps(axis)[row], time[row], items.value[mine])
     for odd in rows.odd:
         if not rows.is_bad[odd.row] and not odd.name.startswith("_"):
             for offset, (name, value) in enumerate(values({odd.name: odd.value}, run.not_a_number, join=".")):
-                points.add(odd.place + offset, name, int(steps(name)[odd.row]), float(time[odd.row]), value)
+                step = int(steps(axis_of(name, axes))[odd.row])
+                points.add(odd.place + offset, name, step, float(time[odd.row]), value)
     points.move_to(run)
 
 
@@ -112,13 +118,6 @@ class _Items(NamedTuple):
     def of(self, name: str) -> Integers:
         """Return the indices of the items with a name."""
         return np.flatnonzero(self.code == self.names.index(name)) if name in self.names else np.empty(0, np.int64)
-
-    def by_name(self) -> Iterator[tuple[str, Integers]]:
-        """Yield each metric's name and the indices of its items in order; names with `_` are W&B's own."""
-        order = np.argsort(self.code, kind="stable")
-        for part in np.split(order, np.flatnonzero(np.diff(self.code[order])) + 1):
-            if len(part) and not (name := self.names[self.code[part[0]]]).startswith("_"):
-                yield name, part
 
 
 class _HistoryRows:
@@ -139,7 +138,7 @@ class _HistoryRows:
         data = self._bytes
         text = start + data[start + 1] + 5
         text_end = text + data[text - 1]
-        fits = (data[start] == NAME) & (data[start + 1] < 0x80) & (data[text - 1] < 0x80) & NUMERIC[data[text]]
+        fits = np.isin(data[start], NAMES) & (data[start + 1] < 0x80) & (data[text - 1] < 0x80) & NUMERIC[data[text]]
         fits &= (data[text - 3] == TEXT[0]) & (data[text - 2] == TEXT[1])
         is_double = (text_end + 9 == stop) & (data[text_end] == NUMBER)
         is_integer = (text_end < stop) & (data[text_end] == INTEGER) & (data[stop - 1] < 0x80)
@@ -163,7 +162,7 @@ class _HistoryRows:
         """Return row, start and end of each item; what follows the items of a row is decoded by itself."""
         at = np.concatenate([[0], self._ends[:-1]]).astype(np.int64)
         rows, found = np.arange(len(at)), []
-        while len(rows):
+        while len(rows) >= FEW:
             here = at[rows]
             low, high = self._bytes[here + 1].astype(np.int64), self._bytes[here + 2].astype(np.int64)
             is_short = low < 0x80
@@ -174,11 +173,27 @@ class _HistoryRows:
             found.append((rows, start, stop))
             at[rows] = stop
             rows = rows[stop < self._ends[rows]]
+        singly = [span for row in rows.tolist() for span in self._walked(row, at)]
+        if singly or not found:
+            found.append(tuple(np.array(singly, np.int64).reshape(-1, 3).T))
         for row in np.flatnonzero(at < self._ends).tolist():
             self._add_rest(row, int(at[row]))
         row, start, stop = map(np.concatenate, zip(*found, strict=True))
         order = np.argsort(start)
         return row[order], start[order], stop[order]
+
+    def _walked(self, row: int, at: Integers) -> Iterator[tuple[int, int, int]]:
+        """Yield the same for one row, from a place on, and move that place."""
+        here, end = int(at[row]), int(self._ends[row])
+        while here < end and self._data[here] == ITEM:
+            try:
+                size, start = varint(self._data, here + 1)
+            except ValueError:
+                return
+            if start + size > end:
+                return
+            yield row, start, start + size
+            here = at[row] = start + size
 
     def _add_rest(self, row: int, at: int) -> None:
         """Add what comes after the items of a row: mostly just its step; any other order of fields, too."""
