@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import stepscope
+from bench.processes import alive, children
 from tests.integration.processes import SOURCE, until, wait_until_written
 
 WRITER = """
@@ -130,14 +131,18 @@ def test_live_rows_are_recorded_with_their_times(followers, tmp_path):
 def test_nothing_is_lost_or_doubled_when_the_follower_is_killed(followers, tmp_path):
     """A second follower goes on in the same run, as its next attempt, with what the first has not written."""
     path = tmp_path / "log.jsonl"
-    writer = followers.write(WRITER, path, 0, 300, 0.01)
+    writer = followers.write(WRITER, path, 0, 200, 0.01)
     until(path.exists)
     first = followers.follow(path)
     until(lambda: count("loss") > 50, "the first rows")
+    readers = children(first.pid)
     first.kill()
     first.wait()
-    told = ended(followers.follow(path, "--idle", "0.03"))
+    assert readers
+    until(lambda: not any(map(alive, readers)), "the end of its readers")
     writer.wait()
+    followers.write(WRITER, path, 200, 300, 0).wait()
+    told = ended(followers.follow(path, "--idle", "0.03"))
     assert series("loss") == points(0, 300)
     assert followed().attempts == [0, 1]
     assert told[1]["event"] == "continued"
