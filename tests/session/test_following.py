@@ -66,19 +66,24 @@ def test_source_with_several_runs(tmp_path, monkeypatch):
                 runs.of(key).add("loss", float(step), int(step))
                 runs.of(key).facts |= {"name": key} | ({"state": state} if state != "running" else {})
 
-    form = ImportFormat("many", "many runs", lambda head: head.data.startswith(b"one"), fill_all=fill_all)
+    form = ImportFormat("many", "many runs", lambda head: head.data.startswith(b"zero"), fill_all=fill_all)
     monkeypatch.setitem(formats.FORMATS, "many", form)
     path, root = tmp_path / "runs.db", tmp_path / "runs"
-    path.write_text("one 0 running\none 1 failed\n")
+    path.write_text("zero 0 failed\none 0 running\n")
     with follower(path, root, form="many") as (found, told):
-        until(lambda: found.turn(0.1) and "ended" in dict(told), "the end of the first")
+        until(lambda: found.turn(0.1) and {"imported", "began"} <= dict(told).keys(), "the first two")
         with path.open("a") as file:
-            file.write("two 5 running\n")
-        until(lambda: found.turn(0.1) and [kind for kind, _ in told].count("began") == 2, "the second")
+            file.write("one 1 failed\n")
+        until(lambda: found.turn(0.1) and "ended" in dict(told), "the end of the live one")
+        with path.open("a") as file:
+            file.write("two 5 running\nzero 1 failed\n")
+        until(lambda: found.turn(0.1) and [kind for kind, _ in told].count("began") == 2, "the third")
+        until(lambda: found.turn(0.1) and next(iter(found.sources.values())).runs["zero"].points == 2, "its late row")
     past = {
         one.name: wait_until_written(one) for one in map(stepscope.open, (info.path for info in stepscope.runs(root)))
     }
-    assert {name: one.state for name, one in past.items()} == {"one": "failed", "two": "interrupted"}
+    assert {name: one.state for name, one in past.items()} == {"zero": "failed", "one": "failed", "two": "interrupted"}
+    assert past["zero"].series("loss").value.tolist() == [0.0, 1.0]
     assert past["one"].series("loss").value.tolist() == [0.0, 1.0]
 
 

@@ -34,6 +34,8 @@ MOST_FRAME = 2 << 30
 READ_BYTES, MOST_READ = 1 << 20, 16 << 20
 """Bytes of one read of a pipe, and of the reads before others get their turn."""
 END = b"."
+LATEST = 1e11
+"""Seconds since 1970 that no file has changed at."""
 DAMAGED = "what its reader tells is damaged"
 
 
@@ -186,8 +188,9 @@ class TailProcess(SourceProcess):
             try:
                 start, over, gone = (facts[key] is True for key in ("is_start", "is_over", "is_gone"))
                 notes = tuple(map(str, facts["notes"]))
-                found = HandOver(runs(body)[0], start, over, gone, float(facts["changed"]), notes)
-            except (ValueError, TypeError, KeyError) as error:
+                changed = float(facts["changed"])
+                found = HandOver(runs(body)[0], start, over, gone, changed if 0 <= changed < LATEST else 0.0, notes)
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise StepscopeError(self._what, f"{DAMAGED} ({error})", "check the file") from error
             yield found
 

@@ -16,7 +16,7 @@ from stepscope.session.open_files import is_open
 from stepscope.sources.imported_run import STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from stepscope.importers.following import HandOver
     from stepscope.importers.imported import Imported
@@ -126,6 +126,12 @@ class FollowedSource:
         run = self.runs.get(part.key)
         if run is None:
             run = self.runs[part.key] = ForeignRun(self._place, self.group, self.form, part.key)
+        if run.is_new and part.columns and (end := _own_end(part.facts)) is not None:
+            run.store_ended(part, *end)
+            self._ended.add(part.key)
+            self.is_over = FORMATS[self.form].fill_all is None
+            self._tell("imported", run, f"{run.name} had ended: imported as {run.id}")
+            return
         was_new, is_first = run.is_new, run.points == 0
         if run.take(self._as_attempts(number, part), changed):
             self._ended.discard(part.key)
@@ -133,9 +139,8 @@ class FollowedSource:
                 verb = "new run" if was_new else "goes on"
                 self._tell("began" if was_new else "continued", run, f"{verb} {run.name} from {self.group}")
         self._note(part.notes)
-        if part.key not in self._ended and self._own_end(run) is not None:
-            state, cause = self._own_end(run) or ("", "")
-            self._end(part.key, state, cause, certain=True)
+        if part.key not in self._ended and (end := _own_end(run.facts)) is not None:
+            self._end(part.key, *end, certain=True)
 
     def _as_attempts(self, number: int, part: Imported) -> Imported:
         """Return a part of a run in which a metric's second event file is its second attempt, as in an import."""
@@ -148,15 +153,6 @@ class FollowedSource:
                 files.append(number)
             columns[name] = replace(series, attempt=series.attempt + files.index(number))
         return replace(part, columns=columns)
-
-    def _own_end(self, run: ForeignRun) -> tuple[str, str] | None:
-        """Return state and cause of a run by the source's own word; None if it does not say that it has ended."""
-        state, code = run.facts.get("state"), run.facts.get("exit_code")
-        if state in STATES:
-            return str(state), str(run.facts.get("cause") or "")
-        if not isinstance(code, int):
-            return None
-        return ("failed", f"exit code {code}") if code else ("finished", "")
 
     def _end(self, key: str, state: str, cause: str, *, certain: bool) -> None:
         run = self.runs[key]
@@ -227,6 +223,16 @@ class FollowedSource:
         """End the children."""
         for child in self.children:
             child.close()
+
+
+def _own_end(facts: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return state and cause of a run by the source's own word; None if it does not say that it has ended."""
+    state, code = facts.get("state"), facts.get("exit_code")
+    if state in STATES:
+        return str(state), str(facts.get("cause") or "")
+    if not isinstance(code, int):
+        return None
+    return ("failed", f"exit code {code}") if code else ("finished", "")
 
 
 def _span(seconds: float) -> str:

@@ -23,7 +23,7 @@ from stepscope.session.current import LaterFacts
 from stepscope.session.followed_rows import EARLIEST, LATEST, KnownPoints, Row, rows_of, select
 from stepscope.session.opening import configure, record
 from stepscope.session.run import END_SECONDS
-from stepscope.sources.imported_run import OWN_FACTS, folder_name
+from stepscope.sources.imported_run import OWN_FACTS, folder_name, store
 from stepscope.store.catalog import ready_folder
 from stepscope.store.layout import FORMAT_VERSION, RUN_FILE, RunFolder
 from stepscope.store.meta import check_format
@@ -129,8 +129,9 @@ class ForeignRun:
     def _next_attempt(self) -> int:
         if self._folder is None:
             return 0
-        claims = (self._folder.path / "claims").glob("*-*")
-        return max((int(path.name.partition("-")[0]) for path in claims if path.name[0].isdecimal()), default=-1) + 1
+        claims = (path.name.partition("-")[0] for path in (self._folder.path / "claims").glob("*-*"))
+        used = [*map(int, filter(str.isdecimal, claims)), *Past(self._folder).attempts]
+        return max(used, default=-1) + 1
 
     def begin_again(self, *, is_other: bool = False) -> None:
         """Expect the source from its beginning; if it is another one than before, it becomes a new attempt."""
@@ -157,6 +158,14 @@ class ForeignRun:
             self._take_facts(run.facts)
         fresh = [self._known.fresh(_checked(series)) for series in run.columns.values()]
         return self._write([series for series in fresh if series is not None], changed)
+
+    def store_ended(self, run: Imported, state: str, cause: str) -> None:
+        """Store a run that had ended before anything of it was recorded: it needs neither ring nor watcher."""
+        facts = {**run.facts, "state": state, "cause": cause, "name": self._place.name or run.facts.get("name")}
+        project = self._place.project or str(run.facts.get("project") or "") or PROJECT
+        stored = store(replace(run, facts=facts, path=self._path), self._place.root, project, self.id)
+        self.facts, self.points, self._folder = run.facts, stored.points, RunFolder(stored.path)
+        self._attempt = self._next_attempt()
 
     def _take_facts(self, facts: dict[str, Any]) -> None:
         self.facts = redact(jsonable(facts))
