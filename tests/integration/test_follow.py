@@ -44,7 +44,7 @@ import wandb
 run = wandb.init(project="bridge", name="live", config={"lr": 0.1}, settings=wandb.Settings(x_disable_stats=True))
 for step in range(int(sys.argv[2])):
     run.log({"loss": 1 / (step + 1), "acc": step / 3})
-    time.sleep(0.005)
+    time.sleep(0.02)
 run.finish()
 """
 
@@ -248,14 +248,14 @@ def test_event_files_are_recorded_as_tensorboard_reads_them(followers, tmp_path)
 def test_wandb_run_ends_by_its_own_word(followers, tmp_path):
     """A live offline run of W&B gives its values, name and config, and its exit ends the run."""
     pytest.importorskip("wandb")
-    writer = followers.write(WANDB, tmp_path, 60)
+    writer = followers.write(WANDB, tmp_path, 300)
     path = until(lambda: next(tmp_path.glob("wandb/offline-run-*/*.wandb"), None), "the file of the run")
     told = ended(followers.follow(path))
     assert writer.wait() == 0, writer.stderr.read()
     assert told[-1]["event"] == "ended"
     assert "inferred" not in told[-1]["text"]
-    assert series("loss") == points(0, 60)
-    assert series("acc") == [(step, step / 3) for step in range(60)]
+    assert series("loss") == points(0, 300)
+    assert series("acc") == [(step, step / 3) for step in range(300)]
     past = followed()
     assert (past.name, past.project, past.state) == ("live", "bridge", "finished")
     assert past.config["lr"] == 0.1
