@@ -43,7 +43,7 @@ class Catching:
     def __init__(self, run: Run) -> None:
         """Prepare; nothing is wrapped yet."""
         self._run = run
-        self._caught = Caught(run, lambda config: current.CURRENT.later(config, run=run))
+        self._caught = Caught(run, partial(current.CURRENT.later, run=run))
         self._patches, self._imports = Patches(), AfterImport()
 
     def attach(self) -> None:

@@ -46,8 +46,8 @@ class Source:
 class Caught:
     """Takes what trackers are handed, and records it in a run. No method raises."""
 
-    def __init__(self, run: Run, keep: Callable[[Mapping[str, Any]], None]) -> None:
-        """Record in `run`; `keep` takes settings of the script."""
+    def __init__(self, run: Run, keep: Callable[..., None]) -> None:
+        """Record in `run`; `keep` takes settings of the script, and `name=` and `labels=`."""
         self._run, self._write, self._keep = run, type(run).log.__get__(run), keep
         self._plain: set[type] = run._intake.plain  # noqa: SLF001 - the number types that the run writes as they are
         self._sources: dict[str, Source] = {}
@@ -186,6 +186,13 @@ class Caught:
         """Keep settings that the script tells a tracker."""
         try:
             self._keep({str(name): value for name, value in values.items() if not str(name).startswith("_")})
+        except Exception as error:  # noqa: BLE001 - as above
+            self.complain(source, error)
+
+    def labels(self, source: str, name: str | None, labels: Mapping[str, Any]) -> None:
+        """Keep the name and the labels that the script gives a tracker's run."""
+        try:
+            self._keep({}, name=name or None, labels=labels)
         except Exception as error:  # noqa: BLE001 - as above
             self.complain(source, error)
 

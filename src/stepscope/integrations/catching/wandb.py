@@ -140,6 +140,12 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
     def config(given: dict[str, Any]) -> None:
         caught.config(SOURCE, dict(given["self"]._config._as_dict()))  # noqa: SLF001 - what W&B itself stores
 
+    def start(given: dict[str, Any]) -> None:
+        config(given)
+        settings = given["self"]._settings  # noqa: SLF001 - what `wandb.init` and the environment say
+        labels = {key: getattr(settings, f"run_{key}", None) or "" for key in ("tags", "notes", "group")}
+        caught.labels(SOURCE, getattr(settings, "run_name", None), labels)
+
     def artifact(given: dict[str, Any]) -> None:
         what = given["artifact_or_path"]
         name = given.get("name") or getattr(what, "name", what)
@@ -149,7 +155,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
     follower = CallFollower(caught, SOURCE, patches)
     follower.follow(module.Run, "_define_metric", rows.define)
     follower.follow(module.Run, "_finish", lambda _: rows.commit())
-    follower.follow(module.Run, "_on_start", config)
+    follower.follow(module.Run, "_on_start", start)
     follower.follow(module.Run, "_config_callback", config)
     follower.follow(module.Run, "log_artifact", artifact)
     caught.at_end.append(caught.walled(SOURCE, rows.commit))
