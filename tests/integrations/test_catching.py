@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from stepscope.core.step_metrics import axis_of, whole_step
+from stepscope.core.step_axes import axis_of, whole_step
 
 import stepscope
 from stepscope.integrations.catching import tensorboard, wandb

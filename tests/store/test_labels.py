@@ -1,4 +1,3 @@
-import fcntl
 import json
 import os
 import threading
@@ -9,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.errors import StepscopeError
+from stepscope.store import labels
 from stepscope.store.labels import MOST_TAGS, Labels, add_labels, change_labels, make_labels, read_labels
-from stepscope.store.layout import RunFolder, locked
+from stepscope.store.layout import RunFolder
 
 
 @pytest.fixture
@@ -51,24 +51,15 @@ def test_writers_at_once_lose_nothing(folder):
     assert sorted(read_labels(folder).tags) == [str(n) for n in range(8)]
 
 
-def test_another_writer_that_stays_busy_is_an_error(folder):
+def test_another_writer_that_stays_busy_is_an_error(folder, monkeypatch):
     """A writer that cannot get its turn says so."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        with locked(folder.labels_file.with_suffix(".lock"), os.O_CREAT, fcntl.LOCK_EX):
-            os.write(writer, b"x")
-            threading.Event().wait(30)
-        os._exit(0)
-    try:
-        os.read(reader, 1)
-        with pytest.raises(StepscopeError, match="another process is changing its labels; try again"):
-            change_labels(folder, lambda before: before, patience=0)
-    finally:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-        os.close(reader)
-        os.close(writer)
+
+    def busy(*_):
+        raise BlockingIOError
+
+    monkeypatch.setattr(labels, "locked", busy)
+    with pytest.raises(StepscopeError, match="another process is changing its labels; try again"):
+        change_labels(folder, lambda before: before, patience=0)
 
 
 def test_a_disk_that_refuses_is_an_error(folder, monkeypatch):
