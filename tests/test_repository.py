@@ -53,7 +53,7 @@ def wheel(tmp_path_factory):
 @pytest.fixture(scope="session")
 def metadata(wheel):
     """Return the wheel's metadata."""
-    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA") and name.count("/") == 1]
     return email.message_from_bytes(wheel.read(name))
 
 

@@ -72,6 +72,7 @@ def read_batch(name: str, first: int, count: int) -> dict[str, object]:
     """Read some inputs; return how many ended how, the longest in CPU seconds, and those that need a look."""
     ends: Counter[str] = Counter()
     longest, odd = 0.0, []
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # a forked child starts with its parent's memory
     with tempfile.TemporaryDirectory() as place:
         for number in range(first, first + count):
             draw = random.Random(f"{name} {number}")
@@ -88,7 +89,7 @@ def read_batch(name: str, first: int, count: int) -> dict[str, object]:
             longest = max(longest, seconds)
             if seconds > MOST_SECONDS:
                 odd.append(f"{number}: took {seconds:.1f} s")
-    mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
     if mib > MOST_MIB:
         odd.append(f"{first} to {first + count - 1}: took {mib} MiB")
     return {**ends, "longest": longest, "mib": mib, "odd": odd}

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from stepscope.core.step_axes import axis_of, whole_step
 
 import stepscope
+from stepscope.core.step_axes import axis_of, whole_step
 from stepscope.integrations.catching import tensorboard, wandb
 from stepscope.integrations.catching.caught import Caught
 from stepscope.integrations.catching.following import Follower

@@ -521,6 +521,7 @@ export interface RunIdentity {
   cwd: unknown;
   command: unknown;
   config: unknown;
+  labels: unknown;
 }
 
 /** Time, money and energy of a run, each by class. */

@@ -315,6 +315,7 @@ class RunIdentity(Response):
     cwd: Any
     command: Any
     config: Any
+    labels: Any
 
 
 class RunHead(Response):
