@@ -56,6 +56,11 @@ def test_reads_more_than_a_page(tmp_path):
     assert KernelFile(str(path)).read() == read_small(str(path)) == path.read_bytes()
 
 
+def test_dies_quietly_half_made():
+    """One that Ctrl-C kept from being made raises nothing when it is collected."""
+    KernelFile.__new__(KernelFile, "/proc/stat").__del__()
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_leaves_no_file_open(tmp_path, open_files, keep):
     """A file is closed with its object, and at once if it is not to be kept."""

@@ -65,8 +65,9 @@ class KernelFile:
                 self.close()
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # Bound as a default: at interpreter exit, this module's names may be gone before its objects.
-        if self._descriptor >= 0:
+        # Bound as a default: at interpreter exit, this module's names may be gone before its objects. Ctrl-C may have
+        # come before the descriptor was set.
+        if getattr(self, "_descriptor", -1) >= 0:
             close(self._descriptor)
 
 
