@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bench.figure import ONE_OVER, Figure, table
+from bench.importing import FORMATS
 from bench.killing import cases, compare, value_of
 from bench.loop import interval
 from bench.peers import PEERS
@@ -48,7 +49,8 @@ EXPECTED = {
     },
     "terminal": {"top_cpu", "top_memory", "top_traffic", "report_size", "report_spikes"},
     "exporting": {f"export_{form}" for form in ("csv", "wide", "json", "parquet", "arrow", "tensorboard")},
-    "importing": {f"import_{form}{part}" for form in ("tfevents", "wandb") for part in ("", "_memory")},
+    "importing": {f"import_{form}{part}" for form in FORMATS for part in ("", "_memory")},
+    "wandb_drop_in": {"wandb_drop_in"},
     "alerting": {"alert_cost", "alert_missed", "alert_late", "alert_false", "alert_memory"},
     "traces": {
         *("trace_failures", "trace_off", "trace_tracelens", "trace_data_0", "trace_data_4", "trace_time"),

@@ -16,7 +16,7 @@ import stepscope
 from stepscope.core.step_axes import axis_of, whole_step
 from stepscope.integrations.catching import tensorboard, wandb
 from stepscope.integrations.catching.caught import Caught
-from stepscope.integrations.catching.following import Follower
+from stepscope.integrations.catching.following import CallFollower
 from stepscope.integrations.catching.things import describe, flat, host_number
 from stepscope.integrations.torch.patches import Patches
 from stepscope.session import current
@@ -257,7 +257,7 @@ def test_calls_of_a_trackers_own_methods_are_not_followed_again(caught):
             return x
 
     seen = []
-    follower = Follower(caught, "a", Patches())
+    follower = CallFollower(caught, "a", Patches())
     follower.follow(Client, "outer", lambda given: seen.append(("outer", given["x"])))
     follower.follow(Client, "inner", lambda given: seen.append(("inner", given["x"])))
     assert (Client().outer(1), Client().inner(x=2)) == (1, 2)
