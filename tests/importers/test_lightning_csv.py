@@ -123,3 +123,13 @@ def test_a_column_of_text_is_noted(tmp_path):
     """Nothing is dropped in silence: a text that changes is named in the notes."""
     run = read(tmp_path, table("step,loss,comment", (1, 0.5, "a"), (2, 0.25, "b")))
     assert run.notes == ("text, left out: comment (2 values)",)
+
+
+@pytest.mark.parametrize(("text", "found"), [("lr: 0.1\nbatch: 8\n", {"lr": 0.1, "batch": 8}), ("a: [", None)])
+def test_hyperparameters_beside_a_table_are_its_configuration(tmp_path, text, found):
+    """Lightning writes hparams.yaml beside metrics.csv; one that is damaged is left out with a note."""
+    (tmp_path / "hparams.yaml").write_text(text)
+    (tmp_path / "metrics.csv").write_text("step,loss\n1,0.5\n")
+    [run] = formats.read(str(tmp_path / "metrics.csv"))
+    assert run.facts.get("config") == found
+    assert bool(run.notes) == (found is None)

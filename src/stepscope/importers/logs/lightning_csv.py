@@ -7,8 +7,10 @@ import os
 import re
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.errors import StepscopeError
 from stepscope.importers.imported import Imported, joined
 from stepscope.importers.rows import STEPS, TIMES, add_rows, place
 from stepscope.importers.run_builder import ImportFormat, RunBuilder
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 SEPARATORS = (",", "\t", ";")
 MOST_COLUMNS = 10_000
+HYPERPARAMETERS = "hparams.yaml"
 EPOCH_TABLE = re.compile(r"epoch_(?P<epoch>\d+)(?P<rest>.*)\.csv(\.gz)?")
 """File of one epoch in a folder of resource logs; the text after the number distinguishes the nodes of a training."""
 
@@ -50,7 +53,23 @@ def fill(path: str, run: RunBuilder) -> None:
         stem = os.path.basename(path).split(".csv")[0]  # TensorBoard writes the tag into the file name
         metric = stem.rpartition("-tag-")[2].strip("-_ ") or stem
         names = [metric if plain(name) == "value" else name for name in names]
+    _add_hyperparameters(os.path.join(os.path.dirname(path), HYPERPARAMETERS), run)
     add_rows(run, _rows(texts, names, separator, run))
+
+
+def _add_hyperparameters(path: str, run: RunBuilder) -> None:
+    """Take the configuration from the file that Lightning writes beside its table."""
+    if not os.path.isfile(path):
+        return
+    from stepscope.core.yaml_text import read_file  # loads PyYAML
+
+    try:
+        found = read_file(Path(path)).data
+    except StepscopeError as error:
+        run.note(f"the configuration beside it is left out: {error}")
+        return
+    if found:
+        run.facts["config"] = found
 
 
 def _separator(line: str) -> str:
