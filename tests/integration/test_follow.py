@@ -6,8 +6,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,7 +14,8 @@ import pytest
 
 import stepscope
 from bench.processes import alive, children
-from tests.integration.processes import SOURCE, until, wait_until_written
+from tests.integration.followers import count, ended, followed, points, series
+from tests.integration.processes import until, wait_until_written
 
 WRITER = """
 import json, sys, time
@@ -47,68 +46,6 @@ for step in range(int(sys.argv[2])):
     time.sleep(0.02)
 run.finish()
 """
-
-
-class Followers:
-    """Starts followers, and ends those that are left."""
-
-    def __init__(self, folder):
-        self.folder, self.started = folder, []
-        self.environ = {**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""}
-
-    def follow(self, path, *options):
-        """Start `stepscope follow`."""
-        return self._start("-m", "stepscope", "follow", str(path), "--json", *options)
-
-    def write(self, script, *arguments):
-        """Start a program that writes."""
-        return self._start("-c", script, *map(str, arguments))
-
-    def _start(self, *command):
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.environ}
-        self.started.append(subprocess.Popen([sys.executable, *command], cwd=self.folder, **options))
-        return self.started[-1]
-
-    def close(self):
-        for process in self.started:
-            process.kill()
-            process.communicate()
-
-
-@pytest.fixture
-def followers(clean_environment, tmp_path):
-    """Return what starts followers and writers."""
-    made = Followers(tmp_path)
-    yield made
-    made.close()
-
-
-def ended(process):
-    """Return the events that a follower printed until its end, which must be a good one."""
-    out, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return [json.loads(line) for line in out.splitlines()]
-
-
-def followed():
-    """Return the one run that was followed; None as long as there is none."""
-    found = [info for info in stepscope.runs() if info.state != "broken"]  # just being created
-    return stepscope.open(found[0].path) if found else None
-
-
-def count(name):
-    """Return how many points of a metric are recorded so far."""
-    past = followed()
-    return len(past.series(name)) if past is not None and name in past.names() else 0
-
-
-def series(name):
-    found = wait_until_written(followed()).series(name)
-    return list(zip(found.step.tolist(), found.value.tolist(), strict=True))
-
-
-def points(first, last):
-    return [(step, 1 / (step + 1)) for step in range(first, last)]
 
 
 def test_live_rows_are_recorded_with_their_times(followers, tmp_path):

@@ -14,6 +14,7 @@ from stepscope.importers.run_builder import ImportFormat
 from stepscope.session import followed_source
 from stepscope.session.following import Follower, FollowPlan
 from stepscope.session.foreign_run import FollowPlace
+from tests.importers.foreign import titan
 from tests.integration.processes import until, wait_until_written
 
 pytestmark = pytest.mark.processes
@@ -112,3 +113,32 @@ def test_checkpoints_of_a_trainer_are_one_run(tmp_path):
         until(lambda: found.turn(0.1) and source.runs[""].points == 5, "the rest")
     (info,) = stepscope.runs(root)
     assert wait_until_written(stepscope.open(info.path)).series("loss").step.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_ranks_of_torchtitan_are_one_run(tmp_path):
+    """Each rank writes its own file, and another one after a restart: all of them are one run with two attempts."""
+    root, place = tmp_path / "runs", tmp_path / "structured_logs"
+    place.mkdir()
+
+    def start(day, value):
+        for rank in (0, 1):
+            rows = [titan("metric_value", value + rank, "loss", step=step, rank=rank, seq=step) for step in range(3)]
+            (place / f"training.global_rank_{rank}.2026111{day}-060000-AB.jsonl").write_text("".join(rows))
+
+    def is_at(points):
+        runs = [run for source in found.sources.values() for run in source.runs.values()]
+        return found.turn(0.1) and [run.points for run in runs] == [points]
+
+    start(1, 1.0)
+    start(2, 7.0)
+    with follower(place, root) as (found, _):
+        until(lambda: is_at(12), "both attempts")
+        start(3, 9.0)
+        until(lambda: is_at(18), "the third attempt")
+    (info,) = stepscope.runs(root)
+    past = wait_until_written(stepscope.open(info.path))
+    assert past.name == "training"
+    for rank in (0, 1):
+        found = past.series("loss", rank=rank)
+        assert found.value.tolist() == [each + rank for each in (1.0, 7.0, 9.0) for _ in range(3)]
+        assert found.attempt.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]

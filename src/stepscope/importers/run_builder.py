@@ -211,6 +211,8 @@ class ImportFormat:
     """Whether Stepscope wrote it: names then stay as they are."""
     part_of: Callable[[str], str] = lambda path: path
     """What the paths of all files of one run have in common, such as their folder."""
+    ordered_by: Callable[[str], str] = lambda path: path
+    """What orders the paths of all files of one run by time; numbers in it count as numbers."""
     repeats: bool = False
     """Whether each file of a run repeats the ones before it, so that the latest has it all."""
     reads_on: bool = True

@@ -31,7 +31,7 @@ SILENT_SECONDS = 60.0
 LOOK_AT_PROCESSES = 30.0
 """Seconds between two looks at which files are open."""
 STOPPED = "stopped following; the training may go on"
-TENSORBOARD = "tfevents"
+TENSORBOARD, TORCHTITAN = "tfevents", "torchtitan"
 
 
 class FollowedSource:
@@ -46,8 +46,8 @@ class FollowedSource:
         self.runs: dict[str, ForeignRun] = {}
         self._ended: set[str] = set()
         """Keys of runs that have ended, by the source's own word or by its silence."""
-        self._parts: dict[str, list[int]] = {}
-        """Which files, by their number, have a metric: in event files each one is another attempt of it."""
+        self._parts: dict[str | int, list[int]] = {}
+        """Which files, by their number, have a metric, or a rank: each one is another attempt of it."""
         self._heard = self._grown = time.monotonic()
         self.changed = 0.0
         self._gone: float | None = None
@@ -58,7 +58,7 @@ class FollowedSource:
 
     def add(self, paths: Iterable[str], changed: float) -> None:
         """Add files of the same run; `changed` is when the latest of them did, in seconds since 1970."""
-        new = sorted(paths, key=_natural)
+        new = sorted(paths, key=lambda path: _natural(FORMATS[self.form].ordered_by(path)))
         self.changed = max(self.changed, changed)
         self._grown = time.monotonic() - max(0.0, time.time() - self.changed)
         if FORMATS[self.form].repeats and self.paths:
@@ -143,12 +143,15 @@ class FollowedSource:
             self._end(part.key, *end, certain=True)
 
     def _as_attempts(self, number: int, part: Imported) -> Imported:
-        """Return a part of a run in which a metric's second event file is its second attempt, as in an import."""
-        if self.form != TENSORBOARD:
+        """Return a part of a run in which a metric's second event file is its second attempt, as in an import.
+
+        So is the second file of a rank of torchtitan.
+        """
+        if self.form not in {TENSORBOARD, TORCHTITAN}:
             return part
         columns = {}
         for name, series in part.columns.items():
-            files = self._parts.setdefault(name, [])
+            files = self._parts.setdefault(name if self.form == TENSORBOARD else int(series.rank[0]), [])
             if number not in files:
                 files.append(number)
             columns[name] = replace(series, attempt=series.attempt + files.index(number))

@@ -23,7 +23,7 @@ from stepscope.session.current import LaterFacts
 from stepscope.session.followed_rows import EARLIEST, LATEST, KnownPoints, Row, rows_of, select
 from stepscope.session.opening import configure, record
 from stepscope.session.run import END_SECONDS
-from stepscope.sources.imported_run import OWN_FACTS, folder_name, store
+from stepscope.sources.imported_run import OWN_FACTS, folder_name, name_of, store
 from stepscope.store.catalog import ready_folder
 from stepscope.store.layout import FORMAT_VERSION, RUN_FILE, RunFolder
 from stepscope.store.meta import check_format
@@ -282,8 +282,8 @@ class ForeignRun:
 
     @property
     def name(self) -> str:
-        """Its name: as given, as the source says, or that of the file."""
-        return clean(self._place.name or str(self.facts.get("name") or "") or os.path.basename(self._path))
+        """Its name: as given, as the source says, or that of the file or its folder."""
+        return clean(self._place.name or str(self.facts.get("name") or "") or name_of(self._path))
 
     def _advance(self, attempt: int) -> None:
         """Go on with another attempt."""

@@ -92,7 +92,7 @@ def store(
     chosen = check_run_id(run_id or run.facts.get("id") or f"{started}-{digest & 0xFFFF:04x}")
     home = project or str(run.facts.get("project") or "") or "imported"
     target = root / folder_name(home) / chosen
-    name = str(run.facts.get("name") or _name_of(run.path))
+    name = str(run.facts.get("name") or name_of(run.path))
     found = StoredRun(target, chosen, home, count, len(run.columns), run.format, run.path, run.notes, name)
     if target.exists():
         return _existing(found, target, digest)
@@ -109,7 +109,7 @@ def store(
     return found
 
 
-def _name_of(path: str) -> str:
+def name_of(path: str) -> str:
     """Return a name for people: of the file, or of its folder if every run's file is called like that."""
     folder, name = os.path.split(os.path.normpath(path))
     while name.startswith(ANY_FILE) and os.path.basename(folder):

@@ -6,6 +6,7 @@ Read are scalars and the durations of spans; markers and the starts of spans say
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 SCALAR, END = "metric_value", "_end"
 """Kind of a scalar's row, and the end of that of a finished span."""
 MILLISECOND = 0.001
+RANK = re.compile(r"\.global_rank_\d+")
+"""The rank in the name of a file; the source comes before it, the time after it."""
 
 
 def recognises(head: FileHead) -> bool:
@@ -74,8 +77,27 @@ def _joined(files: Sequence[Imported]) -> Imported:
     return joined(parts) if len(parts) > 1 else parts[0]
 
 
+def part_of(path: str) -> str:
+    """Return what the files of all ranks have in common: their folder and source."""
+    found = RANK.search(path, len(os.path.dirname(path)))
+    return path if found is None else path[: found.start()]
+
+
+def without_rank(path: str) -> str:
+    """Return a path that orders the files of one source by their time."""
+    return RANK.sub("", path)
+
+
 def _began(file: Imported) -> tuple[float, str]:
     return min((float(series.time[0]) for series in file.columns.values() if len(series)), default=0.0), file.path
 
 
-FORMAT = ImportFormat("torchtitan", "torchtitan's structured log", recognises, fill, unite=join)
+FORMAT = ImportFormat(
+    "torchtitan",
+    "torchtitan's structured log",
+    recognises,
+    fill,
+    unite=join,
+    part_of=part_of,
+    ordered_by=without_rank,
+)
