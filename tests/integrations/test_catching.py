@@ -15,6 +15,7 @@ from hypothesis import strategies as some
 import stepscope
 from stepscope.core.step_axes import axis_of, whole_step
 from stepscope.integrations.catching import tensorboard, wandb
+from stepscope.integrations.catching.arming import Catching
 from stepscope.integrations.catching.caught import Caught
 from stepscope.integrations.catching.following import CallFollower
 from stepscope.integrations.catching.things import describe, flat, host_number
@@ -264,6 +265,16 @@ def test_calls_of_a_trackers_own_methods_are_not_followed_again(caught):
     with pytest.raises(TypeError):
         Client().inner()
     assert seen == [("outer", 1), ("inner", 2)]
+
+
+def test_a_tracker_without_the_method_that_logs_is_reported(caught, capsys):
+    """A version whose method has another name is said once; its other methods may be missing."""
+    catching = Catching.__new__(Catching)
+    catching._run, catching._caught, catching._patches = SimpleNamespace(log=print), caught, Patches()
+    catching._wrap(wandb.catch, SimpleNamespace(__name__="wandb.sdk.wandb_run", Run=type("Run", (), {})))
+    told = capsys.readouterr().err
+    assert "cannot record what wandb.sdk.wandb_run is handed" in told
+    assert "this version has no Run._log" in told
 
 
 class Image:

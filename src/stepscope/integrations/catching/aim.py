@@ -36,5 +36,5 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         caught.config(SOURCE, value if isinstance(value, dict) else {str(given["key"]): value})
 
     follower = CallFollower(caught, SOURCE, patches)
-    follower.follow(module.Run, "track", track)
+    follower.follow(module.Run, "track", track, must=True)
     follower.follow(module.Run, "__setitem__", config)

@@ -42,7 +42,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         caught.config(SOURCE, {f"{prefix}{name}": value for name, value in given["parameters"].items()})
 
     follower = CallFollower(caught, SOURCE, patches)
-    follower.follow(experiment, "_log_metric", log_metric)
+    follower.follow(experiment, "_log_metric", log_metric, must=True)
     follower.follow(experiment, "_log_parameters", log_parameters)
     follower.follow(experiment, "_log_parameter", lambda given: caught.config(SOURCE, {given["name"]: given["value"]}))
     follower.things(experiment, THINGS)

@@ -23,8 +23,11 @@ class CallFollower:
         self._caught, self.source, self._patches = caught, source, patches
         self._inside = threading.local()
 
-    def follow(self, owner: Any, name: str, take: Callable[[dict[str, Any]], None]) -> None:
-        """Pass the arguments of each call of `owner.name` to `take` after it, also if it raises; no such name: skip."""
+    def follow(self, owner: Any, name: str, take: Callable[[dict[str, Any]], None], *, must: bool = False) -> None:
+        """Pass the arguments of each call of `owner.name` to `take` after it, also if it raises.
+
+        A method that is missing is skipped, or raises AttributeError if it `must` be there.
+        """
         inside, complain, source = self._inside, self._caught.complain, self.source
 
         def wrap(original: Any) -> Any:
@@ -47,7 +50,7 @@ class CallFollower:
 
             return call
 
-        self._patches.wrap(owner, name, wrap)
+        self._patches.wrap(owner, name, wrap, must=must)
 
     def things(self, owner: Any, methods: Mapping[str, tuple[str, str, str]], step: str = "step") -> None:
         """Make events of what is no number: by method, the kind, and the arguments that are the name and the value."""

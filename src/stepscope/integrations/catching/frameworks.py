@@ -56,7 +56,7 @@ def catch_lightning(module: ModuleType, caught: Caught, patches: Patches) -> Non
             step = trainer.fit_loop.epoch_loop._batches_that_stepped  # noqa: SLF001 - the step of Lightning's loggers
         record(metrics, step)
 
-    CallFollower(caught, "lightning", patches).follow(module._LoggerConnector, "log_metrics", log_metrics)  # noqa: SLF001
+    CallFollower(caught, "lightning", patches).follow(module._LoggerConnector, "log_metrics", log_metrics, must=True)  # noqa: SLF001
 
 
 def catch_transformers(module: ModuleType, caught: Caught, patches: Patches) -> None:
@@ -71,7 +71,7 @@ def catch_transformers(module: ModuleType, caught: Caught, patches: Patches) -> 
         logs = {f"trainer/{name}" if name.startswith(below) else name: value for name, value in given["logs"].items()}
         record(logs, trainer.state.global_step)
 
-    CallFollower(caught, "transformers", patches).follow(module.Trainer, "log", log)
+    CallFollower(caught, "transformers", patches).follow(module.Trainer, "log", log, must=True)
 
 
 def catch_accelerate(module: ModuleType, caught: Caught, patches: Patches) -> None:
@@ -93,4 +93,4 @@ def catch_accelerate(module: ModuleType, caught: Caught, patches: Patches) -> No
 
         return call
 
-    patches.wrap(module.Accelerator, "log", log)
+    patches.wrap(module.Accelerator, "log", log, must=True)

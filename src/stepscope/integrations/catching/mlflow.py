@@ -46,8 +46,8 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         caught.note(SOURCE, name, given["image"], given["step"] or 0, "image")
 
     follower = CallFollower(caught, SOURCE, patches)
-    follower.follow(client, "log_metric", log_metric)
-    follower.follow(client, "log_batch", log_batch)
+    follower.follow(client, "log_metric", log_metric, must=True)
+    follower.follow(client, "log_batch", log_batch, must=True)
     follower.follow(client, "log_param", lambda given: caught.config(SOURCE, {given["key"]: given["value"]}))
     follower.follow(client, "log_image", log_image)
     follower.things(client, THINGS)

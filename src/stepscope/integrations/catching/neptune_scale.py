@@ -28,7 +28,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         return note
 
     follower = CallFollower(caught, SOURCE, patches)
-    follower.follow(module.Run, "log_metrics", lambda given: record(given["data"], given["step"]))
+    follower.follow(module.Run, "log_metrics", lambda given: record(given["data"], given["step"]), must=True)
     follower.follow(module.Run, "log_configs", lambda given: caught.config(SOURCE, given["data"] or {}))
     follower.follow(module.Run, "log_string_series", noting("data", "text"))
     follower.follow(module.Run, "log_histograms", noting("histograms"))

@@ -29,5 +29,5 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         caught.config(SOURCE, dict(given["self"]))
 
     follower = CallFollower(caught, SOURCE, patches)
-    follower.follow(module.Run, "_log_impl", log)
+    follower.follow(module.Run, "_log_impl", log, must=True)
     follower.follow(module.Config, "_flush", config)  # after each change

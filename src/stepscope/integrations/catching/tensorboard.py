@@ -86,7 +86,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         name = folders.name(folder_of(given["self"]), given["tag"])
         caught.note(source, name, given["values"], given["global_step"] or 0)
 
-    patches.wrap(writer, "add_scalar", add_scalar)
+    patches.wrap(writer, "add_scalar", add_scalar, must=True)
     follower = CallFollower(caught, source, patches)
     follower.follow(writer, "add_scalars", add_scalars)
     follower.follow(writer, "add_histogram", add_histogram)

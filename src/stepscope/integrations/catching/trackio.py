@@ -31,7 +31,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
 
         return call
 
-    patches.wrap(module.Run, "log", log)
+    patches.wrap(module.Run, "log", log, must=True)
     follower = CallFollower(caught, SOURCE, patches)
     follower.follow(module.Run, "__init__", lambda given: caught.config(SOURCE, given["config"] or {}))
     follower.things(module.Run, {"log_artifact": ("artifact", "name", "artifact_or_path")})

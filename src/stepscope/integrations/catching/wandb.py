@@ -151,7 +151,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
         name = given.get("name") or getattr(what, "name", what)
         caught.note(SOURCE, str(name), what, kind="artifact")
 
-    patches.wrap(module.Run, "_log", log)
+    patches.wrap(module.Run, "_log", log, must=True)
     follower = CallFollower(caught, SOURCE, patches)
     follower.follow(module.Run, "_define_metric", rows.define)
     follower.follow(module.Run, "_finish", lambda _: rows.commit())

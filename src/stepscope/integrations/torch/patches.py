@@ -17,10 +17,16 @@ class Patches:
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any, Any]] = []
 
-    def wrap(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> bool:
-        """Replace `owner.name` by what `make` returns for it; return False if there is no such attribute."""
+    def wrap(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]], *, must: bool = False) -> bool:
+        """Replace `owner.name` by what `make` returns for it; return False if there is no such attribute.
+
+        Raises:
+            AttributeError: there is no such attribute, and it `must` be there.
+        """
         original = getattr(owner, name, None)
         if original is None:
+            if must:
+                raise AttributeError(f"this version has no {getattr(owner, '__name__', owner)}.{name}")
             return False
         wrapper = make(original)
         functools.update_wrapper(wrapper, original)
