@@ -165,6 +165,16 @@ def test_what_was_logged_is_read_back(tmp_path):
     assert math.isinf(run.series("far").value[0])
 
 
+def test_the_size_of_an_image_is_no_metric(tmp_path):
+    """What describes media is left out with a note, however many rows are read at once; numbers beside it are read."""
+    parts = {"image._type": "image-file", "image.width": 8, "image.caption": "a", "loss": 0.5, "image_loss": 2.0}
+    rows = [history(parts, step=step) for step in range(12)] + [history({"image.width": 3.0}, step=12)]
+    (tmp_path / "run.wandb").write_bytes(wandb_file(*rows))
+    run = wandb.FORMAT.read(str(tmp_path / "run.wandb"))
+    assert {name: len(run.series(name)) for name in run.names()} == {"image.width": 1, "image_loss": 12, "loss": 12}
+    assert run.notes == ("lists, switches, media and deeper objects, left out: image (12 values)",)
+
+
 def test_a_defined_metric_is_the_step(tmp_path):
     """`define_metric` names the step of others: what a Trainer logs stands at its global step."""
     defined = field(12, field(2, "*") + field(4, "train/global_step"))

@@ -41,6 +41,8 @@ NUMBER, INTEGER = 0x31, 0x28
 NUMERIC = np.isin(np.arange(256), list(b"-0123456789NI"))
 """Which bytes a number in JSON starts with, NaN and Infinity included."""
 MOST_STEP = 2.0**62
+KIND = "._type"
+"""End of the name under which W&B says what an object is: an image, a table."""
 FEW = 8
 """Minimum number of rows that advance together; fewer are decoded faster one by one."""
 FARTHEST = 600
@@ -74,7 +76,7 @@ def item(message: bytes) -> tuple[str, Any]:
 def add_history(messages: Sequence[bytes], run: RunBuilder, axes: Mapping[str, str]) -> None:
     """Add calls of `wandb.log`; `axes` says which metric is the step of which."""
     rows = _HistoryRows(messages)
-    items = rows.items()
+    items = _without_media(rows, rows.items(), run)
     for _ in range(np.count_nonzero(rows.is_bad)):
         run.note("records that cannot be decoded, left out")
     time = np.array([moment(one) for one in rows.values_of("_timestamp", items).tolist()])
@@ -118,6 +120,23 @@ class _Items(NamedTuple):
     def of(self, name: str) -> Integers:
         """Return the indices of the items with a name."""
         return np.flatnonzero(self.code == self.names.index(name)) if name in self.names else np.empty(0, np.int64)
+
+
+def _without_media(rows: _HistoryRows, items: _Items, run: RunBuilder) -> _Items:
+    """Return items without the numbers that describe images and other media, such as a width; remove odd ones too."""
+    found: dict[str, set[int]] = {}
+    for odd in rows.odd:
+        if odd.name.endswith(KIND):
+            found.setdefault(odd.name.removesuffix(KIND), set()).add(odd.row)
+            run.not_a_number(odd.name.removesuffix(KIND), None)
+    if not found:
+        return items
+    is_kept = np.ones(len(items.row), bool)
+    for name, some in found.items():
+        is_part = np.array([other.startswith(f"{name}.") for other in items.names], bool)
+        is_kept &= ~(is_part[items.code] & np.isin(items.row, list(some)))
+        rows.odd = [odd for odd in rows.odd if odd.row not in some or not odd.name.startswith(f"{name}.")]
+    return _Items(items.place[is_kept], items.row[is_kept], items.code[is_kept], items.value[is_kept], items.names)
 
 
 class _HistoryRows:
