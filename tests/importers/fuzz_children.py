@@ -31,9 +31,12 @@ from tests.importers.foreign import (
     tfrecord,
     wandb_file,
 )
+from tests.importers.tracker_files import FOLDERS
 
 MOST_SECONDS, MOST_MIB = 5.0, 512
 """Limits of one input: CPU seconds, and memory of the child that reads it."""
+ALL = tuple({**SAMPLES, **FOLDERS})
+"""Names of the formats."""
 BATCH = 500
 """Inputs of one child."""
 
@@ -126,7 +129,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     print(f"{'format':16}{'inputs':>9}{'read':>9}{'refused':>9}{'wrong':>7}{'longest':>13}{'memory':>12}")
     wrong = 0
-    for name in given.format or SAMPLES:
+    for name in given.format or ALL:
         line, odd = fuzz_format(name, given.first, given.inputs)
         print(line, *odd[:20], sep="\n  ", flush=True)
         wrong += len(odd)

@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 
 from tests.importers import fuzz_children
-from tests.importers.foreign import SAMPLES
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", fuzz_children.ALL)
 def test_damaged_inputs_are_read_or_refused(name, capsys):
     """Inputs of every format, damaged at random: no child crashes, takes long or much, or fails by another error."""
     assert fuzz_children.main(["--inputs", "30", "--format", name]) == 0, capsys.readouterr().out

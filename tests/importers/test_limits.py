@@ -208,3 +208,13 @@ def test_titles_that_are_damaged_do_not_end_the_reader(tmp_path):
 def test_every_format_has_a_sample():
     """The tests that damage files damage those of every format."""
     assert {*SAMPLES, *FOLDERS} == set(formats.FORMATS)
+
+
+def test_files_beyond_the_limit_are_said(tmp_path, monkeypatch):
+    """A folder with too many files is read as far as allowed, and what is missing is an error of the usual kind."""
+    monkeypatch.setattr(formats, "MOST_FILES", 3)
+    for name in "abcde":
+        (tmp_path / name).write_text('{"step": 1, "loss": 0.5}\n' * 3)
+    found = formats.survey(str(tmp_path))
+    assert len(found.batches) == 3
+    assert "more than 3 files; the others are left out; give" in str(found.problems[0])

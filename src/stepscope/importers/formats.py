@@ -131,7 +131,11 @@ def _survey_folder(folder: str, form: str | None) -> Survey:
     together: dict[tuple[str, str], list[str]] = {}
     problems: list[StepscopeError] = []
     others = 0
-    for path in sources(folder):
+    for number, path in enumerate(sources(folder)):
+        if number >= MOST_FILES:
+            cause, remedy = f"it has more than {MOST_FILES} files", "give the folders in it one by one"
+            problems.append(unreadable(folder, f"{cause}; the others are left out", remedy))
+            break
         try:
             found = owner(path) if os.path.isdir(path) else detect(path)
         except StepscopeError as error:
@@ -174,7 +178,6 @@ def sources(folder: str) -> Iterator[str]:
 
     Links to folders and runs of ours are not followed. Folders beside a run file of W&B or SwanLab repeat the run.
     """
-    left = MOST_FILES
     for place, folders, names in os.walk(folder):
         if OUR_RUN.issubset({*folders, *names}):
             folders.clear()
@@ -189,8 +192,5 @@ def sources(folder: str) -> Iterator[str]:
         if any(name.endswith(RUN_FILES) for name in names):
             folders[:] = [name for name in folders if name not in REPEATING_FOLDERS]
         for name in sorted(names):
-            left -= 1
-            if left < 0:
-                return
             if not name.startswith(".") and os.path.isfile(os.path.join(place, name)):
                 yield os.path.join(place, name)

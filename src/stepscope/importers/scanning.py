@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.errors import StepscopeError
@@ -63,9 +64,9 @@ class FolderScan:
         """Return the sources that were not there, or not of a known format, at the last look; or changed since."""
         began = self._now()
         is_folder = os.path.isdir(self._path) and formats.owner(self._path) is None
-        paths = formats.sources(self._path) if is_folder else [self._path]
+        paths = formats.sources(self._path) if is_folder else iter([self._path])
         found = []
-        for path in paths:
+        for path in islice(paths, formats.MOST_FILES):
             if self._skip and path.startswith(self._skip):
                 continue
             one = self._changed(path, began) if path in self._known else self._judge(path)
