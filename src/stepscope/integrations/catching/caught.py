@@ -48,7 +48,9 @@ class Caught:
 
     def __init__(self, run: Run, keep: Callable[..., None]) -> None:
         """Record in `run`; `keep` takes settings of the script, and `name=` and `labels=`."""
-        self._run, self._write, self._keep = run, type(run).log.__get__(run), keep
+        self._run, self._keep = run, keep
+        self.write: Callable[..., None] = type(run).log.__get__(run)
+        """`write(values, step)` records, whatever was caught before; it never raises."""
         self._plain: set[type] = run._intake.plain  # noqa: SLF001 - the number types that the run writes as they are
         self._sources: dict[str, Source] = {}
         self._complaints = Complaints()
@@ -65,9 +67,9 @@ class Caught:
 
         The names of nested dicts are joined by `joint`.
         """
-        source = self._source(name, joint)
+        source = self.source(name, joint)
         latest, stood_for, others = source.latest, source.stood_for, source.others
-        write, is_plain = self._write, self._plain.issuperset
+        write, is_plain = self.write, self._plain.issuperset
 
         def record(values: dict[str, Any], step: Any = None) -> None:
             try:
@@ -86,23 +88,9 @@ class Caught:
 
         return record
 
-    def value_recorder(self, name: str) -> Record:
-        """Return a function `record(key, value, step)` for a tracker that is handed one value at a time."""
-        source, record, write = self._source(name), self.recorder(name), self._write
-        latest, stood_for = source.latest, source.stood_for
-
-        def record_value(key: str, value: Any, step: Any) -> None:
-            if type(value) is float and key in latest and not stood_for:  # so no other source has recorded this name
-                latest[key] = value
-                write({key: value}, step=step)  # never raises
-            else:
-                record({key: value}, step)
-
-        return record_value
-
     def script_log(self, log: Callable[..., None]) -> Callable[..., None]:
         """Return `run.log` for a script that also uses trackers: the same row, without what was caught already."""
-        source = self._source(SCRIPT)
+        source = self.source(SCRIPT)
         run = self._run
 
         @functools.wraps(log)
@@ -126,7 +114,8 @@ class Caught:
 
         return logged
 
-    def _source(self, name: str, joint: str = ".") -> Source:
+    def source(self, name: str, joint: str = ".") -> Source:
+        """Return a tracker's state."""
         if name not in self._sources:
             made = Source(name, joint)
             made.others += [other for other in self._sources.values() if other.has_begun]
@@ -168,7 +157,7 @@ class Caught:
             for name in waiting:
                 for one in self._sources.values():
                     one.latest.pop(name, None)
-            self._write(waiting, step=step)
+            self.write(waiting, step=step)
         return numbers
 
     def note(self, source: str, name: str, value: Any, step: Any = None, kind: str = "") -> None:

@@ -63,18 +63,29 @@ class Folders:
 def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
     """Wrap the methods of SummaryWriter."""
     writer, is_x = module.SummaryWriter, module.__name__.startswith("tensorboardX")
-    source, folder_of = ("tensorboardX", _x_folder) if is_x else ("tensorboard", _folder)
-    record, record_value, folders = caught.recorder(source), caught.value_recorder(source), Folders()
+    source, attribute = ("tensorboardX", "logdir") if is_x else ("tensorboard", "log_dir")
+    record, write, folders = caught.recorder(source), caught.write, Folders()
+    latest, stood_for = caught.source(source).latest, caught.source(source).stood_for
+
+    def folder_of(writer: Any) -> Any:
+        return getattr(writer, attribute, None)
 
     def add_scalar(original: Any) -> Any:
         def call(self: Any, tag: Any, scalar_value: Any, global_step: Any = None, *more: Any, **named: Any) -> Any:
             try:
-                return original(self, tag, scalar_value, global_step, *more, **named)
+                if more or named:
+                    return original(self, tag, scalar_value, global_step, *more, **named)
+                return original(self, tag, scalar_value, global_step)
             finally:
-                if type(tag) is str:
-                    folder = folder_of(self)
-                    name = tag if folder == folders.only else folders.name(folder, tag)
-                    record_value(name, scalar_value, 0 if global_step is None else global_step)
+                # The usual case stays in this function: each further one that a training has to load into its caches
+                # costs more than what it does.
+                is_plain = type(tag) is str and type(scalar_value) is float and type(global_step) is int
+                folder = getattr(self, attribute, None)
+                if is_plain and folder == folders.only and tag in latest and not stood_for:  # no other source has it
+                    latest[tag] = scalar_value
+                    write({tag: scalar_value}, global_step)
+                elif type(tag) is str:
+                    record({folders.name(folder, tag): scalar_value}, 0 if global_step is None else global_step)
 
         return call
 
@@ -93,11 +104,3 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
     follower.follow(writer, "add_hparams", lambda given: caught.config(source, given["hparam_dict"]))
     follower.follow(writer, "close", lambda given: folders.close(folder_of(given["self"])))
     follower.things(writer, THINGS, step="global_step")
-
-
-def _folder(writer: Any) -> Any:
-    return getattr(writer, "log_dir", None)
-
-
-def _x_folder(writer: Any) -> Any:
-    return getattr(writer, "logdir", None)
