@@ -112,3 +112,21 @@ def test_what_is_no_number_is_an_event(written):
     assert "hello" not in json.dumps(texts)
     assert isinstance(texts[0]["step"], int)
     assert texts[0].get("size_bytes", 5) == 5
+
+
+def test_a_disabled_wandb_run_is_caught_too(tmp_path):
+    """With `mode="disabled"` W&B writes nothing; our run has the same points as of an offline run."""
+    pytest.importorskip("wandb")
+    offline = Written("wandb", tmp_path)
+    place = tmp_path / "disabled"
+    place.mkdir()
+    environ = {"STEPSCOPE_DIR": str(place / "runs"), "WANDB_MODE": "disabled"}
+    words = ("-m", "stepscope", "run", SCRIPTS / "wandb_script.py", "write", place)
+    run_python("wandb", *words, environ=environ.items())
+    [info] = stepscope.runs(place / "runs")
+    past = wait_until_written(info)
+    assert not (place / "wandb").exists()
+    assert past.config == offline.past.config
+    for name in offline.caught:
+        series = past.series(name)
+        assert sorted(zip(series.step.tolist(), series.value.tolist(), strict=True)) == offline.ours(name), name

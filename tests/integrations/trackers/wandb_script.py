@@ -8,7 +8,8 @@ from values import LOSSES, main
 
 
 def write(folder):
-    os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true", WANDB_ERROR_REPORTING="false", WANDB_DIR=str(folder))
+    os.environ.setdefault("WANDB_MODE", "offline")
+    os.environ.update(WANDB_SILENT="true", WANDB_ERROR_REPORTING="false", WANDB_DIR=str(folder))
     import numpy as np
     import wandb
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stepscope.integrations.torch.patches import Patches
 
 SOURCE = "wandb"
-MODULES = ("wandb.sdk.wandb_run",)
+MODULES = ("wandb.sdk.wandb_run", "wandb.sdk.lib.noop_run")
 
 
 class OpenRow:
@@ -118,8 +118,61 @@ class OpenRows:
             row.commit()
 
 
+def labels_of(settings: Any) -> tuple[Any, dict[str, Any]]:
+    """Return name and labels of a run, as `wandb.init` and the environment say."""
+    labels = {key: getattr(settings, f"run_{key}", None) or "" for key in ("tags", "notes", "group")}
+    return getattr(settings, "run_name", None), labels
+
+
+def catch_disabled(run: type, caught: Caught, patches: Patches) -> None:
+    """Wrap the run of `mode="disabled"`, which does nothing, not even count steps."""
+    rows = OpenRows(caught.recorder(SOURCE))
+    steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+    def take(run: Any, data: Any, step: Any = None, commit: Any = None, **_: Any) -> None:
+        is_counted = step is None
+        at = steps.get(run, 0) if is_counted else int(step)
+        rows.add(run, data, at, commit, is_counted=is_counted)
+        steps[run] = at + (is_counted if commit is None else bool(commit))
+
+    taken = caught.walled(SOURCE, take)
+
+    def log(original: Any) -> Any:
+        def call(self: Any, *args: Any, **named: Any) -> Any:
+            try:
+                return original(self, *args, **named)
+            finally:
+                taken(self, *args, **named)
+
+        return call
+
+    def start(given: dict[str, Any]) -> None:
+        caught.config(SOURCE, dict(given["config"]))
+        name, labels = labels_of(given["settings"])
+        caught.labels(SOURCE, None if str(name).startswith("dummy-") else name, labels)
+
+    def define(given: dict[str, Any]) -> None:
+        named = dict(zip(("name", "step_metric"), given["args"], strict=False)) | given["kwargs"]
+        rows.define({"self": given["self"], "step_metric": None, **named})
+
+    def end() -> None:
+        rows.commit()
+        for one in list(steps):  # W&B has no callback for changes of its configuration
+            caught.config(SOURCE, dict(one.config))
+
+    patches.wrap(run, "log", log, must=True)
+    follower = CallFollower(caught, SOURCE, patches)
+    follower.follow(run, "__init__", start)
+    follower.follow(run, "define_metric", define)
+    follower.follow(run, "finish", lambda _: end())
+    caught.at_end.append(caught.walled(SOURCE, end))
+
+
 def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
     """Wrap the methods of W&B's run."""
+    if hasattr(module, "NoopRun"):
+        catch_disabled(module.NoopRun, caught, patches)
+        return
     rows, record = OpenRows(caught.recorder(SOURCE)), caught.recorder(SOURCE)
     add, by_run = caught.walled(SOURCE, rows.add), rows.by_run
     any_row: Any = vars(by_run)["data"]  # a plain dict: whether the other one is empty costs a call
@@ -142,9 +195,7 @@ def catch(module: ModuleType, caught: Caught, patches: Patches) -> None:
 
     def start(given: dict[str, Any]) -> None:
         config(given)
-        settings = given["self"]._settings  # noqa: SLF001 - what `wandb.init` and the environment say
-        labels = {key: getattr(settings, f"run_{key}", None) or "" for key in ("tags", "notes", "group")}
-        caught.labels(SOURCE, getattr(settings, "run_name", None), labels)
+        caught.labels(SOURCE, *labels_of(given["self"]._settings))  # noqa: SLF001 - W&B offers no other way
 
     def artifact(given: dict[str, Any]) -> None:
         what = given["artifact_or_path"]
