@@ -9,6 +9,7 @@ import pytest
 
 from stepscope.analysis.diagnosis.machine import busy as busy_note
 from stepscope.analysis.diagnosis.verdict import findings, primary
+from stepscope.core.remedies import remedy
 from tests.analysis.diagnosis_rig import busy, evidence, falling, steps, track
 
 GIB = 2**30
@@ -58,6 +59,21 @@ def test_a_stall_that_goes_on_is_critical_and_one_that_ended_is_not() -> None:
         (found,) = (one for one in findings(evidence(steps(), events=events)) if one.kind == "hang")
         assert (found.severity, found.rank) == (severity, 1)
         assert found.cost_seconds == pytest.approx(lasted)
+
+
+def test_a_followed_run_that_writes_nothing_is_not_said_to_hang() -> None:
+    """Its files do not show why; when it has ended, or goes on, there is nothing to say."""
+    stalled = {"kind": "stalled", "time": 1.7e9 + 20, "rank": 0, "seconds": 15.0, "step": 40}
+    over = {"kind": "recovered", "time": 1.7e9 + 30, "rank": 0}
+
+    def hangs(events, state):
+        told = findings(evidence(steps(), events=events, state=state, foreign="tfevents"))
+        return [one for one in told if one.kind == "hang"]
+
+    (found,) = hangs([stalled], "running")
+    assert found.text.startswith("nothing new came for 15 s after step 40: the training has ended, stands still")
+    assert (found.severity, found.remedy) == ("warning", remedy("hang", "silent"))
+    assert hangs([stalled, over], "running") == hangs([stalled], "interrupted") == []
 
 
 def test_memory_that_grows_all_the_time_is_a_leak_and_what_is_loaded_at_the_start_is_not() -> None:

@@ -155,6 +155,8 @@ dead_worker: check the exit code: -9 and 'Bus error' mean memory (fewer workers,
     the dataset; run with num_workers=0 to see its traceback
 hang: `stepscope show RUN` has the stacks at the point where it stopped; ranks that wait in a collective wait for the
     rank that is not in it
+hang/silent: check whether its process still runs; `py-spy dump --pid PID` shows where it stands. A training that is
+    started with `stepscope run` records its stacks when it hangs
 crash: the traceback is in `stepscope show RUN`; resume from the last checkpoint once the cause is fixed
 crash/exit: the program set this exit code itself: its output says why; resume from the last checkpoint once that is
     fixed

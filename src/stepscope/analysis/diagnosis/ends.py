@@ -115,6 +115,8 @@ def _workers(evidence: Evidence) -> list[Finding]:
 
 def _hang(evidence: Evidence) -> list[Finding]:
     """Return hangs that did not end, which are critical, and stalls that ended, with their cost in seconds."""
+    if evidence.foreign:
+        return _silence(evidence)
     found: list[Finding] = []
     open_since: dict[int | None, Mapping[str, Any]] = {}
     for event in evidence.of_kind("stalled", "hung", "recovered", "exception", "out_of_memory"):
@@ -131,6 +133,21 @@ def _hang(evidence: Evidence) -> list[Finding]:
     end = max((float(event["time"]) for event in evidence.events), default=0.0)
     found += [_stood(event, end, over=False) for event in open_since.values()]
     return sorted(found, key=lambda one: -(one.cost_seconds or 0.0))[:3]
+
+
+def _silence(evidence: Evidence) -> list[Finding]:
+    """Return since when a live run of another tool has written nothing; why, its files do not show."""
+    events = evidence.of_kind("stalled", "recovered")
+    if evidence.state != "running" or not events or events[-1].get("kind") != "stalled":
+        return []
+    event, end = events[-1], max(float(one["time"]) for one in evidence.events)
+    found = _stood(event, end, over=False)
+    at = f" after step {event['step']}" if isinstance(event.get("step"), int) else ""
+    lasted = format_value(found.evidence["seconds"], "seconds")
+    text = f"nothing new came for {lasted}{at}: the training has ended, stands still, or its writer buffers"
+    return [
+        replace(found, text=text, severity=WARNING, remedy=remedy("hang", "silent"), confidence=0.5, cost_seconds=None)
+    ]
 
 
 def _stood(event: Mapping[str, Any], end: float, *, over: bool) -> Finding:
