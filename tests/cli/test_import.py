@@ -267,4 +267,4 @@ def test_labels_and_the_end_come_along(tmp_path, capsys):
 )
 def test_a_run_is_called_after_its_file_or_the_folder_that_tells_it_apart(path, name):
     """A file name that every run has says nothing: the folder's name is taken."""
-    assert imported_run._name_of(path) == name
+    assert imported_run.name_of(path) == name
