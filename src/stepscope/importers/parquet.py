@@ -44,7 +44,7 @@ def connected(path: str, remedy: str = "check the file") -> Iterator[tuple[duckd
             with _database(os.getpid()).cursor() as connection:
                 connection.execute("SET enable_progress_bar = false")  # it would appear on stdout after two seconds
                 yield connection, place
-        except (duckdb.Error, RuntimeError) as error:  # the latter for text that is no UTF-8
+        except (duckdb.Error, RuntimeError, UnicodeError) as error:  # the others for text that is no UTF-8
             if isinstance(error, (duckdb.FatalException, duckdb.InternalException)):
                 _database.cache_clear()  # it refuses everything from now on
             cause = str(error).partition("\n")[0]
