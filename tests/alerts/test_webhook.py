@@ -13,7 +13,8 @@ import pytest
 
 from stepscope.alerts.delivery import webhook
 from stepscope.alerts.delivery.message import Message, MessageSubject
-from stepscope.alerts.delivery.webhook import post, send, sign, wait_asked
+from stepscope.alerts.delivery.webhook import post, send, sign
+from stepscope.core.web_client import describe, wait_asked
 from tests.alerts.servers import Hook, alert
 
 MESSAGE = Message("alert_1", MessageSubject("r1", "mnist"), [alert()])
@@ -97,7 +98,7 @@ def test_other_schemes_are_no_web_addresses(url):
 def test_nobody_listens():
     """A closed port is a cause, too."""
     assert "refused" in post("http://127.0.0.1:1", b"", {}).why.lower()
-    assert webhook.describe(OSError()) == "OSError"
+    assert describe(OSError()) == "OSError"
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "https://", "http://host:none/", "nothing"])
@@ -131,5 +132,5 @@ def test_an_untrusted_certificate_is_named():
     """The cause of a failed TLS handshake is what the check of the certificate reported."""
     error = ssl.SSLCertVerificationError()
     error.verify_message = "self-signed certificate"
-    assert webhook.describe(error) == "the certificate is not trusted: self-signed certificate"
-    assert webhook.describe(ValueError()) == "ValueError"
+    assert describe(error) == "the certificate is not trusted: self-signed certificate"
+    assert describe(ValueError()) == "ValueError"

@@ -17,8 +17,9 @@ import requests
 from stepscope.alerts.delivery.channel import MAIL
 from stepscope.alerts.delivery.mail import mail_of
 from stepscope.alerts.delivery.message import inert, plain
-from stepscope.alerts.delivery.webhook import Outcome, describe, wait_asked
+from stepscope.alerts.delivery.webhook import Outcome
 from stepscope.core.walls import wall
+from stepscope.core.web_client import describe, wait_asked
 
 with warnings.catch_warnings():  # apprise loads modules that this Python calls deprecated
     warnings.simplefilter("ignore", DeprecationWarning)

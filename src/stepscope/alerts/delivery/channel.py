@@ -7,11 +7,11 @@ import os
 import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from stepscope.core.errors import UsageError
+from stepscope.core.secrets import HOLE, filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,10 +21,7 @@ APPRISE, WEBHOOK, ALERTMANAGER = "apprise", "webhook", "alertmanager"
 KEYS = ("url", "name", "secret", "severity", "quiet_hours")
 MAIL = ("mailto", "mailtos")
 SLACK_HOST = "hooks.slack.com"
-MAX_SECRET = 4096
-"""Maximum bytes of a secret in a file."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_HOLE = re.compile(r"\$\{(file:)?([^{}\s]{1,500})\}")
 _NATIVE = ("hooks.slack.com", "discord.com", "discordapp.com", "webhook.office.com", "outlook.office.com", "ntfy.sh")
 """Hosts whose https addresses apprise handles itself."""
 _HOURS = re.compile(r"\s*(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})(?:\s+([A-Za-z][\w+/-]{1,60}))?\s*")
@@ -99,40 +96,16 @@ class Channel:
 
     def address(self, environ: Mapping[str, str] = os.environ) -> str:
         """Return the address with its placeholders filled; UsageError if one cannot be."""
-        return filled(self.url, environ, self.name)
+        return filled(self.url, environ, f"use channel {self.name}")
 
     def signing_secret(self, environ: Mapping[str, str] = os.environ) -> str:
         """Return the secret that signs messages; "" without one."""
-        return filled(self.secret, environ, self.name)
+        return filled(self.secret, environ, f"use channel {self.name}")
 
 
 def rank_of(severity: str) -> int:
     """Return the rank of a severity, 0 to 2; an unknown one counts as a warning."""
     return SEVERITIES.index(severity) if severity in SEVERITIES else 1
-
-
-def filled(text: str, environ: Mapping[str, str], name: str) -> str:
-    """Fill in `${NAME}` from the environment and `${file:/path}` from a file; UsageError if one is absent."""
-
-    def fill(hole: re.Match[str]) -> str:
-        if hole[1]:
-            return _from_file(hole[2], name)
-        if hole[2] not in environ:
-            cause = f"the variable {hole[2]} is not set"
-            raise UsageError(f"use channel {name}", cause, "set it where the training runs")
-        return environ[hole[2]]
-
-    return _HOLE.sub(fill, text)
-
-
-def _from_file(path: str, name: str) -> str:
-    try:
-        with Path(path).expanduser().open("rb") as file:
-            return file.read(MAX_SECRET).decode().strip()
-    except (OSError, ValueError, RuntimeError) as error:
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        remedy = "make it readable for this user"
-        raise UsageError(f"use channel {name}", f"the file {path} cannot be read: {cause}", remedy) from None
 
 
 def channels_of(settings: Mapping[str, Any]) -> tuple[list[Channel], list[str]]:
@@ -190,7 +163,7 @@ def _kind(url: str, what: str) -> tuple[str, str]:
     """Return which sender handles an address, and its scheme; apprise gets an address that is one placeholder."""
     found = _SCHEME.match(url)
     if found is None:
-        if _HOLE.match(url):
+        if HOLE.match(url):
             return APPRISE, "channel"
         raise UsageError(what, "its address has no scheme", "begin it with mailtos://, slack://, https:// or another")
     scheme = found[1].lower()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from stepscope.alerts.delivery.channel import ALERTMANAGER, APPRISE, Channel
-from stepscope.alerts.delivery.webhook import describe
 from stepscope.core.errors import StepscopeError
+from stepscope.core.web_client import describe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

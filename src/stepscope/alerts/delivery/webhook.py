@@ -15,11 +15,10 @@ import json
 import ssl
 import time
 from dataclasses import dataclass
-from datetime import timezone
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from stepscope.core.web_client import describe, wait_asked
 from stepscope.version import __version__
 
 if TYPE_CHECKING:
@@ -104,28 +103,3 @@ def _outcome(status: int, headers: Any) -> Outcome:
     if 300 <= status < 400:
         return Outcome(ok=False, why=f"the server answered {status}, a redirect, which is not followed")
     return Outcome(ok=False, why=f"the server answered {status}", retry_after=wait_asked(headers.get("Retry-After")))
-
-
-def wait_asked(value: str | None, now: float | None = None) -> float | None:
-    """Return the seconds that a Retry-After header asks for, given as a number or as a date."""
-    if not value:
-        return None
-    text = value.strip()
-    if text.isdecimal() and text.isascii():
-        return float(text[:9])
-    try:
-        moment = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
-        return None
-    date = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
-    return max(0.0, date.timestamp() - (time.time() if now is None else now))
-
-
-def describe(error: BaseException) -> str:
-    """Return what went wrong in a few words, without the address."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate is not trusted: {error.verify_message}"
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return f"{type(error).__name__}: {text}"[:200] if text else type(error).__name__
