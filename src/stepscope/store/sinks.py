@@ -1,0 +1,117 @@
+"""What was sent to each sink: one small file per sink and node, `sinks/<key>/<node>.json`, replaced atomically.
+
+The sender of a node writes it after the sink has confirmed, and holds the lock of `<node>.lock` beside it. Rows that a
+sink refused are in `<node>.refused.jsonl`, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.events import fits
+from stepscope.store.layout import read_object, replace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stepscope.store.layout import RunFolder
+
+FOLDER = "sinks"
+MOST_BYTES = 1 << 24
+"""Maximum bytes of a state file."""
+MOST_FILES = 4096
+WAITING, SENDING, DENIED, DONE = "waiting", "sending", "denied", "done"
+"""The sink does not answer; it keeps up or catches up; it takes nothing of ours; it has all of a run that has ended."""
+
+
+@dataclass
+class SinkState:
+    """What one node has sent to one sink."""
+
+    node: str
+    key: str
+    name: str = ""
+    """As people call the sink; part of the names of its metrics."""
+    kind: str = ""
+    address: str = ""
+    """Without secrets."""
+    known: dict[str, str] = field(default_factory=dict)
+    """Facts of the sink, such as the id of its own run; `link` is a web address."""
+    sent: dict[str, list[list[int]]] = field(default_factory=dict)
+    """First and last sequence of each span that was sent, by `<rank>.<attempt>`."""
+    told: dict[str, Any] = field(default_factory=dict)
+    """What the sink was told about the run: a digest of the news, and how many events."""
+    state: str = WAITING
+    why: str = ""
+    """Why the sink does not take rows now; empty if it does."""
+    since: float = 0.0
+    """When (unix seconds) this state began."""
+    time: float = 0.0
+    """When (unix seconds) this was written."""
+    sent_rows: int = 0
+    refused_rows: int = 0
+    """Rows that the sink refused for good."""
+    merged_points: int = 0
+    """Points that the sink cannot tell from others, such as two values of a series in one millisecond."""
+    behind_rows: int = 0
+    """Rows on disk that the sink does not have yet."""
+    behind_seconds: float = 0.0
+    """Age of the oldest of them."""
+
+    def save(self, folder: RunFolder) -> None:
+        """Replace the file; raise OSError if that fails."""
+        path = state_path(folder, self.key, self.node)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace(path, json.dumps(self.__dict__).encode())
+
+
+def state_path(folder: RunFolder, key: str, node: str) -> Path:
+    """Return the file of what a node has sent to a sink."""
+    return folder.path / FOLDER / key / f"{node}.json"
+
+
+def load_sink(folder: RunFolder, key: str, node: str) -> SinkState:
+    """Return what a node has sent to a sink; an empty state without a file, or if it is damaged: all is sent again."""
+    facts = read_object(state_path(folder, key, node), MOST_BYTES)
+    known = {one.name: one for one in fields(SinkState)}
+    empty = SinkState(node, key)
+    kept = {name: value for name, value in facts.items() if name in known and _is_like(value, getattr(empty, name))}
+    return SinkState(**{**kept, "node": node, "key": key, "sent": _spans(kept.get("sent", {}))})
+
+
+def read_sinks(folder: RunFolder) -> list[SinkState]:
+    """Return what each node has sent to each sink, ordered by sink and node; empty if the run has no sinks."""
+    found = []
+    for key in _entries(folder.path / FOLDER):
+        names = [name for name in _entries(folder.path / FOLDER / key) if name.endswith(".json") and name[0] != "."]
+        found += [load_sink(folder, key, name.removesuffix(".json")) for name in names]
+    return found[:MOST_FILES]
+
+
+def _entries(path: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(path))[:MOST_FILES]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    if isinstance(default, float):
+        return fits(value, (float,))
+    return isinstance(value, type(default)) and fits(value, (type(default),))
+
+
+def _spans(given: dict[str, Any]) -> dict[str, list[list[int]]]:
+    """Return the valid spans of a file."""
+    return {
+        key: [list(span) for span in spans if isinstance(span, list) and len(span) == 2 and all(map(_whole, span))]
+        for key, spans in given.items()
+        if isinstance(spans, list)
+    }
+
+
+def _whole(value: object) -> bool:
+    return fits(value, (int,))
