@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory below it is made private and checked
 RING_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX = ".ring", ".schema", ".stacks", ".request"
 SPILL_SUFFIX, WAKE_SUFFIX = ".spill", ".wake"
-ALERTING_SUFFIX, NOTICE_SUFFIX = ".alerting", ".notice"
-"""The alert settings, with addresses and their secrets: for the watcher alone, and removed with the ring."""
-COMPANIONS = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX, NOTICE_SUFFIX, WAKE_SUFFIX)
+ALERTING_SUFFIX, SINKS_SUFFIX, NOTICE_SUFFIX = ".alerting", ".sinks", ".notice"
+"""The settings of alerts and of sinks, with addresses and their secrets: for the watcher alone, and removed with the
+ring; and what the terminal should show."""
+COMPANIONS = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX, SINKS_SUFFIX, NOTICE_SUFFIX, WAKE_SUFFIX)
 """Files next to a ring that are removed with it."""
 WATCHER_LOCK, SEAL_LOCK = "watcher.lock", "seal.lock"
 HELD: set[Path] = set()

@@ -23,6 +23,7 @@ from stepscope.core.places import (
     REQUEST_SUFFIX,
     RING_SUFFIX,
     SCHEMA_SUFFIX,
+    SINKS_SUFFIX,
     SPILL_SUFFIX,
     STACKS_SUFFIX,
     WAKE_SUFFIX,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from stepscope.core.config import Config
 
 DEFAULT_PROJECT = "default"
+SINKS = "exporters.sinks"
 WATCHED = ("gradients", "parameters", "layers", "modules", "memory", "flops")
 """The choices of `recorder.watch` in the configuration."""
 EVENT_FILES, BOARD = "exporters.tensorboard.dir", "exporters.grafana.path"
@@ -246,7 +248,7 @@ def record(
     if config.get("watcher.stacks"):
         run.stacks = register(mapping.path.with_suffix(STACKS_SUFFIX))
     HELD.add(mapping.path)
-    _leave_alerting(mapping.path.with_suffix(ALERTING_SUFFIX), config)
+    _leave_settings(mapping.path, config)
     watch.begin(mapping.path, places)
     run.may_catch = config.get("recorder.catch") is not False
     if config.get("recorder.catch") is True:
@@ -337,17 +339,25 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, disk: Pa
     )
 
 
-def _leave_alerting(path: Path, config: Config | Defaults) -> None:
-    """Write the alert settings beside the ring, for the watcher: a command line would show their secrets."""
-    given = {key: config.get(key) for key in config.shown() if key.startswith(("alerting.", "watcher.analysis."))}
-    if not given:
-        return
-    from stepscope.core.access import write_private  # most runs have no such settings
+def _leave_settings(ring: Path, config: Config | Defaults) -> None:
+    """Write the settings of alerts and sinks beside the ring, for the watcher: a command line would show secrets."""
+    given = {key: config.get(key) for key in config.shown()}
+    alerts = {key: value for key, value in given.items() if key.startswith(("alerting.", "watcher.analysis."))}
+    sinks = (
+        {key: value for key, value in given.items() if key in {SINKS, "alerting.page_url"}} if SINKS in given else {}
+    )
+    otherwise = "the default rules apply without notifications"
+    for suffix, what, kept, loss in (
+        (ALERTING_SUFFIX, "alert settings", alerts, otherwise),
+        (SINKS_SUFFIX, "sinks", sinks, "`stepscope tee` sends the run to them"),
+    ):
+        if kept:
+            from stepscope.core.access import write_private  # most runs have no such settings
 
-    try:
-        write_private(path, json.dumps(given))
-    except OSError as error:
-        tell(f"cannot pass the alert settings to the watcher: {error}; the default rules apply without notifications")
+            try:
+                write_private(ring.with_suffix(suffix), json.dumps(kept))
+            except OSError as error:
+                tell(f"cannot pass the {what} to the watcher: {error}; {loss}")
 
 
 def _watcher_settings(config: Config | Defaults) -> str:

@@ -14,6 +14,8 @@ from stepscope.store.decode import decode_tail
 from stepscope.store.points import Points, distinct
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stepscope.store.layout import FileSpan, RunFolder, Writer
 
 MOST_BYTES = 1 << 25
@@ -28,7 +30,7 @@ class TailFollower:
     def __init__(self, folder: RunFolder) -> None:
         """Start with everything that exists now marked as read."""
         self._folder = folder
-        self._open: dict[tuple[Writer, int], _Tail] = {}
+        self._open: dict[tuple[Writer, int], GrowingTail] = {}
         self._seen: dict[Writer, dict[int, int]] = {}
         self._newest: dict[Writer, int] = {}
         self.missed = False
@@ -42,7 +44,7 @@ class TailFollower:
         self._notice_gaps(present)
         for key in sorted(present.keys() - self._open.keys()):
             try:
-                self._open[key] = _Tail(present[key])
+                self._open[key] = GrowingTail(present[key].path)
             except FileNotFoundError:  # sealed since the listing
                 self.missed = True
             self._newest[key[0]] = max(self._newest.get(key[0], -1), key[1])
@@ -54,6 +56,10 @@ class TailFollower:
                 one.close()
                 del self._open[key]
         return distinct(Points.concat([part for part in parts if len(part)]))
+
+    def newest(self) -> list[tuple[Writer, int, int]]:
+        """Return each writer, rank, and the highest sequence that was read of it."""
+        return [(writer, rank, last) for writer, seen in self._seen.items() for rank, last in seen.items()]
 
     def close(self) -> None:
         """Close the files."""
@@ -70,21 +76,22 @@ class TailFollower:
                 self._newest[unit.writer] = unit.last
 
 
-class _Tail:
+class GrowingTail:
     """One tail file, and how far it was read."""
 
-    def __init__(self, span: FileSpan) -> None:
-        """Open it. Raises FileNotFoundError if it is gone."""
-        self._descriptor = os.open(span.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._at = 0
+    def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
+        """Open it, to be read in parts of at most `most_bytes`. Raises FileNotFoundError if it is gone."""
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._at, self._most = 0, most_bytes
         self._declared: dict[bytes, None] = {}
         self._clocks: list[bytes] = []
         self.is_read = False
+        """Whether the last `read` reached the end of the file."""
 
     def read(self, seen: dict[int, int]) -> Points:
         """Return the points of the complete frames that were appended; `seen` is the highest sequence of each rank."""
-        data = os.pread(self._descriptor, MOST_BYTES, self._at)
-        self.is_read = len(data) < MOST_BYTES
+        data = os.pread(self._descriptor, self._most, self._at)
+        self.is_read = len(data) < self._most
         needed = b"".join([*self._declared, *self._clocks])
         rest = 0
         for frame in tail.decode(data):
@@ -93,6 +100,7 @@ class _Tail:
                 self._keep(frame, data)
         end = len(data) - rest
         if not end:
+            self._most = self._most if self.is_read else min(2 * self._most, MOST_BYTES)  # one frame is longer
             return Points.empty()
         decoded = decode_tail(needed + data[:end], seen)
         seen.update(decoded.last_seq)

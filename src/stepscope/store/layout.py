@@ -204,22 +204,24 @@ def _place_once(temporary: Path, path: Path) -> bool:
     return True
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Replace `path` atomically: a reader sees the old or the new content."""
+def replace(path: Path, data: bytes, *, sync: bool = False) -> None:
+    """Replace `path` atomically: a reader sees the old or the new content, with `sync` also after a power loss."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write(temporary, data)
+        _write(temporary, data, sync=sync)
         os.replace(temporary, path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes, *, sync: bool = False) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         while data:
             data = data[os.write(descriptor, data) :]
+        if sync:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

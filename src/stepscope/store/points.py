@@ -103,6 +103,16 @@ def series_bounds(columns: SeriesColumns) -> tuple[NDArray[np.int64], NDArray[np
     return starts, np.diff(starts, append=len(columns))
 
 
+def row_starts(points: Points) -> NDArray[np.int64]:
+    """Return where each row starts in points that are ordered by rank, attempt and sequence."""
+    if not len(points):
+        return np.empty(0, np.int64)
+    new = points.seq[1:] != points.seq[:-1]
+    for column in (points.rank, points.attempt):
+        new |= column[1:] != column[:-1]
+    return np.concatenate(([0], np.flatnonzero(new) + 1)).astype(np.int64)
+
+
 def in_order(points: Points) -> Points:
     """Sort by index of name, rank, attempt and seq; equal keys keep their order."""
     if len(points) < 2:

@@ -6,13 +6,14 @@ sink refused are in `<node>.refused.jsonl`, with the reason.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.events import fits
-from stepscope.store.layout import read_object, replace
+from stepscope.store.layout import locked, read_object, replace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,16 +62,45 @@ class SinkState:
     behind_seconds: float = 0.0
     """Age of the oldest of them."""
 
-    def save(self, folder: RunFolder) -> None:
-        """Replace the file; raise OSError if that fails."""
+    def save(self, folder: RunFolder, *, sync: bool = False) -> None:
+        """Replace the file, with `sync` so that it survives a power loss; raise OSError if that fails."""
         path = state_path(folder, self.key, self.node)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace(path, json.dumps(self.__dict__).encode())
+        replace(path, json.dumps(self.__dict__).encode(), sync=sync)
 
 
 def state_path(folder: RunFolder, key: str, node: str) -> Path:
     """Return the file of what a node has sent to a sink."""
     return folder.path / FOLDER / key / f"{node}.json"
+
+
+def lock_path(folder: RunFolder, key: str, node: str) -> Path:
+    """Return the file whose lock is held by whoever sends the rows of a node to a sink."""
+    return state_path(folder, key, node).with_suffix(".lock")
+
+
+def hold(folder: RunFolder, key: str, node: str) -> int | None:
+    """Return the held lock of a sink and node; None if another process sends."""
+    path = lock_path(folder, key, node)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def is_held(folder: RunFolder, key: str, node: str) -> bool:
+    """Return whether another process sends the rows of a node to a sink."""
+    try:
+        with locked(lock_path(folder, key, node)):
+            return False
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def load_sink(folder: RunFolder, key: str, node: str) -> SinkState:

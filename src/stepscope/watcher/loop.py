@@ -19,6 +19,7 @@ from stepscope.watcher.attempts import Attempts
 from stepscope.watcher.rank_guard import Job, RankGuard
 from stepscope.watcher.ranks import Ends, WatchedRank
 from stepscope.watcher.sampling import SampleRound, Sampling, SamplingPlan
+from stepscope.watcher.sending import Sending
 from stepscope.watcher.stall import FLOOR, HUNG_AFTER, StallDetector
 from stepscope.watcher.trouble import Trouble
 
@@ -158,6 +159,8 @@ class Watcher:
         """Gets every row and sample."""
         self.alerting = Alerting(folder, self.node, journal, self.streams, lambda: self.sampling, OFF)
         """Evaluates the alert rules; none by default."""
+        self.sending = Sending(folder, self.node, journal)
+        """Starts the sender of a run that has sinks."""
         self._ends = Ends(folder, lambda: self.sampling.latest, self._attempts.beat)
 
     def tick(self) -> bool:
@@ -176,6 +179,7 @@ class Watcher:
         for drain in self._attempts.drains()[-1:]:
             self.alerting.poll(pair, drain)
         self._sealing.poll(now, alone=not self._ranks)
+        self.sending.poll(now)
         return self._alive(pair, now)
 
     def _write(self, pair: Pair, now: float) -> None:
@@ -201,7 +205,10 @@ class Watcher:
             self._abandon(pair)
         if not self._ranks:
             self._discover()
-        is_busy = self.alerting.busy(now, alone=not self._ranks) and not self._abandoned
+        is_alone = not self._ranks
+        is_busy = (
+            self.alerting.busy(now, alone=is_alone) or self.sending.busy(now, alone=is_alone)
+        ) and not self._abandoned
         alive = bool(self._ranks) or self._ends.pending() or not self._sealing.idle() or is_busy
         if not alive:
             self._attempts.conclude(self.alerting.critical(), pair, self._journal.note)
@@ -235,6 +242,7 @@ class Watcher:
             stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
             self.sampling.meet(stream.identity.extra)
             self.alerting.attach(path, read_pair(self._clock))
+            self.sending.attach(path)
             self._trouble.greet(stream)
 
     def _guard(self, path: Path, stream: Stream) -> RankGuard:
@@ -339,8 +347,11 @@ class Watcher:
         if self._is_due("meter", now, METER_EVERY):
             for rank in self._ranks.values():
                 self._add_own(rank.drain, rank.recorder_cost(), pair)
+            sinks = self.sending.metrics()
             for drain in self._attempts.live():
                 self._add_own(drain, self._cost.read(drain, now), pair)
+                if sinks:
+                    self._add_own(drain, sinks, pair)
 
     def _describe(self, pair: Pair) -> None:
         if self._is_due("describe", pair.monotonic_ns / 1e9, DESCRIBE_EVERY):

@@ -89,6 +89,13 @@ def by_span(past: Past, names: AbstractSet[str], axis: Axis) -> Iterator[Points]
         yield past.read(partial(places.read, span))
 
 
+def of_unit(unit: SealedUnit, connection: duckdb.DuckDBPyConnection) -> Iterator[Points]:
+    """Yield all points of one unit, ordered by rank, attempt and span of sequences; FileNotFoundError if it is gone."""
+    places, snapshot = _Places(unit.names.keys(), BY_SEQUENCE), Snapshot([unit], Points.empty())
+    for span in places.survey(snapshot, connection)[0]:
+        yield places.read(span, snapshot, connection)[0]
+
+
 @dataclass
 class _Places:
     """Which units hold which part of each series."""

@@ -11,9 +11,8 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from stepscope.core.ring import NO_STEP
+from stepscope.store.points import row_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -75,13 +74,7 @@ class Batch:
 
     def starts(self) -> list[int]:
         """Return where each row starts, and the end."""
-        points = self.points
-        if not len(points):
-            return [0]
-        new = points.seq[1:] != points.seq[:-1]
-        for column in (points.rank, points.attempt):
-            new |= column[1:] != column[:-1]
-        return [0, *(np.flatnonzero(new) + 1).tolist(), len(points)]
+        return [*row_starts(self.points).tolist(), len(self.points)]
 
     def rows(self) -> Iterator[Row]:
         """Yield the points as rows."""
@@ -98,12 +91,12 @@ class Batch:
                 {names[code]: value for code, value in zip(codes[first:end], values[first:end], strict=True)},
             )
 
-    def halves(self) -> tuple[Batch, Batch] | None:
-        """Return the first and second half of the rows; None for a single row."""
+    def halves(self, *, divides_rows: bool = False) -> tuple[Batch, Batch] | None:
+        """Return the first and second half of the rows; of a single row, the halves of its points or None."""
         starts = self.starts()
-        if len(starts) <= 2:
+        if len(starts) <= 2 and (len(self) <= 1 or not divides_rows):
             return None
-        middle = starts[len(starts) // 2]
+        middle = starts[len(starts) // 2] if len(starts) > 2 else len(self) // 2
         return self.part(0, middle), self.part(middle, len(self))
 
     def part(self, first: int, end: int) -> Batch:
@@ -143,6 +136,10 @@ class RunFacts:
     """Git commit; empty if unknown."""
     page: str = ""
     """Address of the run's page, for a link back; empty if unknown."""
+    node: str = ""
+    """The node whose rows are sent."""
+    is_first: bool = True
+    """Whether rank 0 is on this node; of several nodes one is the first."""
 
     @property
     def identity(self) -> str:
@@ -206,6 +203,8 @@ class Sink:
     """Whether a row that is sent twice is stored once."""
     is_ordered: ClassVar[bool] = False
     """Whether the sink refuses a row that is older than one it has."""
+    divides_rows: ClassVar[bool] = True
+    """Whether the values of a row can be sent apart, so that one that is refused does not cost the others."""
     takes_rows: ClassVar[bool] = True
     """Whether `send` is used; otherwise only `tell` is."""
     takes_all_nodes: ClassVar[bool] = True

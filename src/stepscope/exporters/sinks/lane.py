@@ -1,0 +1,368 @@
+"""The way of a run's rows to one sink: what to send next, when to try again, and what was confirmed.
+
+A lane does one thing per `turn`, and waits for nothing but the sink's call. It is made again after a crash, and goes on
+from the state on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepscope.core.errors import UsageError, in_words
+from stepscope.core.line_file import append_lines
+from stepscope.core.strict_json import strict, word
+from stepscope.exporters.sinks.address import shown
+from stepscope.exporters.sinks.sink import Batch, RunFacts, SinkDeniesError, SinkDownError, SinkRefusesError
+from stepscope.exporters.sinks.spool import Frontier, Portion, Spool, add_span, count_behind, spans_from, spans_to
+from stepscope.store.sinks import DENIED, DONE, SENDING, WAITING, load_sink, state_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from stepscope.exporters.sinks.address import SinkAddress
+    from stepscope.exporters.sinks.sink import RunNews, Sink
+    from stepscope.store.layout import RunFolder, Writer
+
+FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
+"""Seconds to wait after the first failure, and at most; doubled after each failure."""
+LONGEST_ASKED = 3600.0
+"""Seconds of a Retry-After that are honoured at most."""
+DENIED_WAIT = 60.0
+"""Seconds until a sink is asked again that takes nothing of ours: somebody has to change something first."""
+LATE = 30.0
+"""Seconds that a row may be old before newer rows no longer wait for it."""
+JUMP_EVERY = 300.0
+"""Seconds between two jumps to the newest rows, if a sink is too slow even for those."""
+COUNT_EVERY = 2.0
+"""Seconds between two counts of the rows that a sink does not have yet."""
+SYNC_EVERY = 5.0
+"""Seconds between two states that survive a power loss."""
+MOST_SUSPECTS = 20
+"""Rows refused one after another, without one that is taken, after which the fault is the sink's and not the rows'."""
+MOST_REFUSED_BYTES = 16 << 20
+"""Bytes of the file of refused rows; further ones are only counted."""
+EMPTY_PORTIONS = 100
+"""Portions without a wanted metric that one turn passes over."""
+
+
+class RunView(NamedTuple):
+    """What a lane has to know about its run."""
+
+    folder: RunFolder
+    node: str
+    """The node whose rows are sent."""
+    is_ours: Callable[[Writer], bool]
+    facts: Callable[[], RunFacts]
+    news: Callable[[Mapping[str, Any], Mapping[str, float]], tuple[RunNews, dict[str, Any]]]
+    """What is new since what a sink was told, with the last values; and what the sink is told with it."""
+    is_over: Callable[[], bool]
+    """Whether no more rows will come."""
+
+
+class Lane:
+    """One sink of one node of a run."""
+
+    def __init__(
+        self,
+        address: SinkAddress,
+        make: Callable[[], Sink],
+        run: RunView,
+        clock: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """Go on where the state on disk says; connect to nothing yet."""
+        self.address, self._make, self._run, self._clock, self._jitter = address, make, run, clock, jitter
+        self.state = load_sink(run.folder, address.key, run.node)
+        self.state.name, self.state.kind = address.name, address.scheme.partition("+")[0]
+        self.state.address = shown(address.url)
+        self._spans = spans_from(self.state.sent)
+        self._sink: Sink | None = None
+        self._is_open = False
+        self._backlog = self._spool()
+        self._live: Spool | None = None
+        """Reads the newest rows while the backlog is late."""
+        self._was_live = False
+        self._jumped = 0.0
+        self._frontier = Frontier(run.folder, run.is_ours)
+        self._portion: Portion | None = None
+        self._queue: deque[Batch] = deque()
+        self._suspects: list[tuple[Batch, str]] = []
+        self._refused = 0
+        """Rows of the current portion that the sink refused."""
+        self._latest: dict[str, float] = {}
+        """The last value of each metric, for sinks that take no rows."""
+        self._wait = FIRST_WAIT
+        self.due = 0.0
+        """When (unix seconds) the next turn is due."""
+        self._tell_due = self._count_due = self._sync_due = 0.0
+        self.is_done = False
+        """Whether the run has ended and the sink has everything."""
+        self.problems: list[str] = []
+        """Problems of our own, such as a full disk, for the log."""
+
+    def _spool(self, after: int | None = None) -> Spool:
+        return Spool(self._run.folder, self._run.is_ours, self._spans, self.address.wants, after=after)
+
+    def turn(self) -> None:
+        """Do what is due: at most one call of the sink for rows, and one for news."""
+        now = self._clock()
+        if now < self.due or self.is_done:
+            return
+        try:
+            self._work(now)
+        except SinkDownError as error:
+            self._back_off(str(error), error.retry_after)
+        except (SinkDeniesError, UsageError) as error:
+            self._denied(str(error))
+        except OSError as error:
+            self._back_off(f"the run cannot be read: {in_words(error)}")
+        self._count(self._clock())
+
+    def fail(self, error: Exception) -> None:
+        """Note a fault of our own in a turn; the same rows are tried again later."""
+        self.problems.append(f"cannot send to {self.address.name}: {in_words(error)}; trying again")
+        self._back_off(in_words(error))
+        self._let_go()
+
+    def _work(self, now: float) -> None:
+        is_over = self._run.is_over()  # asked first: then nothing can come after an empty read
+        if not self._queue:
+            self._refill(now)
+        if self._queue:
+            self._send(self._opened())
+        elif is_over and self._portion is None:
+            self._finish()
+            return
+        if self._clock() >= self._tell_due:
+            self._tell(self._opened())
+
+    def _refill(self, now: float) -> None:
+        """Take the next rows, and pass over those that nobody wants."""
+        for _ in range(EMPTY_PORTIONS):
+            portion = self._take(now)
+            if portion is None:
+                self._keep(SENDING if self._is_open else self.state.state)
+                self.state.behind_rows, self.state.behind_seconds = 0, 0.0
+                self.due = now + self.address.interval
+                return
+            self._portion, self._refused = portion, 0
+            if len(portion.points) and self._takes_rows():
+                self._queue.append(Batch(portion.points))
+                return
+            self._latest.update(_last_values(portion))
+            self._confirm()
+
+    def _takes_rows(self) -> bool:
+        return self._new_sink().takes_rows
+
+    def _take(self, now: float) -> Portion | None:
+        """Return the next rows: the oldest first; if they are late, in turn with the newest."""
+        sink = self._new_sink()
+        if self._live is not None and not self._was_live:
+            self._was_live = True
+            portion = self._live.take(sink.most_points)
+            if portion is not None:
+                self._jump(now, portion)
+                return portion
+        self._was_live = False
+        portion = self._backlog.take(sink.most_points)
+        if portion is None and self._live is not None:
+            self._live.close()
+            self._live = None
+        elif portion is not None and self._live is None and not sink.is_ordered:
+            self._jump(now, portion)
+        return portion
+
+    def _jump(self, now: float, portion: Portion) -> None:
+        """Let a second reader begin with the newest rows if these are late; the gap is left to the first."""
+        is_late = bool(len(portion.points)) and int(portion.points.time.min()) / 1e6 < now - LATE
+        if is_late and now - self._jumped >= JUMP_EVERY and not self._run.is_over():
+            self._jumped = now
+            if self._live is not None:
+                self._live.close()
+            self._live = self._spool(after=round((now - LATE) * 1e6))
+
+    def _new_sink(self) -> Sink:
+        if self._sink is None:
+            self._sink = self._make()
+        return self._sink
+
+    def _opened(self) -> Sink:
+        """Return the sink with its run; the facts that it returns are kept before the first row is sent."""
+        sink = self._new_sink()
+        if not self._is_open:
+            known = sink.open(self._run.facts(), dict(self.state.known))
+            self._is_open = True
+            if known != self.state.known:
+                self.state.known = {str(key): str(value) for key, value in known.items()}
+                self._save(sync=True)
+            self._tell_due = 0.0
+        return sink
+
+    def _send(self, sink: Sink) -> None:
+        """Send the first batch of the queue."""
+        batch = self._queue[0]
+        try:
+            receipt = sink.send(batch)
+        except SinkRefusesError as error:
+            self._queue.popleft()
+            self._refuse(sink, batch, str(error))
+        else:
+            self._queue.popleft()
+            self._wait, self.due = FIRST_WAIT, 0.0
+            self._set_aside()
+            self.state.merged_points += receipt.merged
+            if receipt.refused:
+                self._log_refused([{"points": receipt.refused, "why": receipt.why, "time": self._clock()}])
+                self._refused += min(receipt.refused, len(batch.starts()) - 1)
+            self._keep(SENDING)
+        if not self._queue:
+            self._set_aside()
+            self._confirm()
+
+    def _refuse(self, sink: Sink, batch: Batch, why: str) -> None:
+        """Divide a refused batch; a row that cannot be divided is a suspect."""
+        halves = batch.halves(divides_rows=sink.divides_rows)
+        if halves is not None:
+            self._queue.extendleft(reversed(halves))
+            return
+        self._suspects.append((batch, why))
+        if len(self._suspects) >= MOST_SUSPECTS:
+            self._queue.extendleft(reversed([one for one, _ in self._suspects]))
+            self._suspects.clear()
+            raise SinkDeniesError(f"every row is refused: {why}")
+
+    def _set_aside(self) -> None:
+        """Give up the rows that were refused while others were taken."""
+        suspects, self._suspects = self._suspects, []
+        rows = [{**row._asdict(), "why": why, "refused": self._clock()} for one, why in suspects for row in one.rows()]
+        self._refused += len({(row["rank"], row["attempt"], row["seq"]) for row in rows})
+        self._log_refused(rows)
+
+    def _log_refused(self, rows: list[dict[str, Any]]) -> None:
+        """Keep refused rows with the reason, for people."""
+        if not rows:
+            return
+        path = state_path(self._run.folder, self.state.key, self.state.node).with_suffix(".refused.jsonl")
+        lines = b"".join(json.dumps(strict(row, word)).encode() + b"\n" for row in rows)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                if os.fstat(descriptor).st_size + len(lines) <= MOST_REFUSED_BYTES:
+                    append_lines(descriptor, lines)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self.problems.append(f"cannot keep the rows that {self.address.name} refused: {error}; they are counted")
+
+    def _confirm(self) -> None:
+        """Note that the current portion is sent."""
+        portion, self._portion = self._portion, None
+        if portion is None:
+            return
+        for place, (first, last) in portion.passed.items():
+            add_span(self._spans, place, first, last)
+        self.state.sent = spans_to(self._spans)
+        self.state.refused_rows += self._refused
+        self.state.sent_rows += max(0, portion.rows - self._refused)
+        now = self._clock()
+        self._save(sync=now >= self._sync_due)
+
+    def _tell(self, sink: Sink) -> None:
+        """Tell the sink what is new, if anything is."""
+        news, told = self._run.news(self.state.told, self._latest)
+        if told != self.state.told:
+            sink.tell(news)
+            self.state.told = told
+            self._save()
+        self._tell_due = self._clock() + sink.tell_every
+
+    def _finish(self) -> None:
+        """Tell the sink how the run ended: it has all rows."""
+        sink = self._opened()
+        self._tell(sink)
+        self._sink, self._is_open = None, False
+        sink.close()
+        self._keep(DONE)
+        self.state.behind_rows, self.state.behind_seconds = 0, 0.0
+        self._save(sync=True)
+        self.is_done = True
+
+    def _back_off(self, why: str, asked: float | None = None) -> None:
+        """Wait before the next try: longer each time, and never as long as others do."""
+        wait = self._wait * (0.5 + 0.5 * self._jitter())
+        self._wait = min(LONGEST_WAIT, self._wait * 2)
+        self.due = self._clock() + max(wait, min(asked or 0.0, LONGEST_ASKED))
+        self._keep(WAITING, why)
+
+    def _denied(self, why: str) -> None:
+        """Wait until somebody has changed something; secrets are then read again."""
+        self._let_go()
+        self.due = self._clock() + DENIED_WAIT * (0.5 + 0.5 * self._jitter())
+        self._keep(DENIED, why)
+
+    def _let_go(self) -> None:
+        sink, self._sink, self._is_open = self._sink, None, False
+        if sink is not None:
+            try:
+                sink.close()
+            except SinkDownError as error:
+                self.problems.append(f"cannot close {self.address.name}: {error}; going on")
+
+    def _keep(self, state: str, why: str = "") -> None:
+        """Set the state of the sink, and save a change."""
+        if (state, why) != (self.state.state, self.state.why):
+            if state != self.state.state:
+                self.state.since = self._clock()
+            self.state.state, self.state.why = state, why[:500]
+            self._save()
+
+    def _count(self, now: float) -> None:
+        """Count the rows that the sink does not have yet."""
+        if self._portion is None or now < self._count_due:
+            return
+        self._count_due = now + COUNT_EVERY
+        points = self._portion.points
+        first = {place: ends[0] for place, ends in self._portion.passed.items() if ends[0] > 0}
+        for rank, attempt, seq in zip(points.rank[:1], points.attempt[:1], points.seq[:1], strict=True):
+            first.setdefault((int(rank), int(attempt)), int(seq))
+        try:
+            newest = self._frontier.newest()
+        except OSError as error:
+            self.problems.append(f"cannot count the rows for {self.address.name}: {error}; going on")
+            return
+        self.state.behind_rows = count_behind(newest, self._spans, first)
+        oldest = int(points.time.min()) / 1e6 if len(points) else now
+        self.state.behind_seconds = max(0.0, now - oldest)
+        self._save()
+
+    def _save(self, *, sync: bool = False) -> None:
+        """Save the state; if that fails, rows are sent anyway, and after a crash sent again."""
+        self.state.time = self._clock()
+        if sync:
+            self._sync_due = self.state.time + SYNC_EVERY
+        try:
+            self.state.save(self._run.folder, sync=sync)
+        except OSError as error:
+            self.problems.append(f"cannot note what {self.address.name} has: {error}; going on")
+
+    def close(self) -> None:
+        """Stop; what was not confirmed is sent by the next lane of this sink."""
+        self._let_go()
+        self._save(sync=True)
+        for reader in (self._backlog, self._live, self._frontier):
+            if reader is not None:
+                reader.close()
+
+
+def _last_values(portion: Portion) -> dict[str, float]:
+    """Return the last value of each metric of rank 0 and its machine."""
+    points = portion.points
+    values = zip(points.rank.tolist(), points.name.tolist(), points.value.tolist(), strict=True)
+    return {points.names[code]: value for rank, code, value in values if rank in {0, -1}}
