@@ -174,6 +174,8 @@ class Lane:
         if portion is None and self._live is not None:
             self._live.close()
             self._live = None
+            for place, pairs in list(self._spans.items()):  # what is missing between two spans was never on disk
+                add_span(self._spans, place, 0, pairs[-1][1])
         elif portion is not None and self._live is None and not sink.is_ordered:
             self._jump(now, portion)
         return portion

@@ -1,0 +1,325 @@
+"""The way of rows to one sink: what is confirmed, tried again, set aside, and told."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+from stepscope.core.errors import UsageError
+from stepscope.exporters.sinks.address import SinkAddress
+from stepscope.exporters.sinks.lane import DENIED_WAIT, LATE, LONGEST_WAIT, Lane, RunView
+from stepscope.exporters.sinks.sink import (
+    Receipt,
+    RunNews,
+    Sink,
+    SinkDeniesError,
+    SinkDownError,
+    SinkRefusesError,
+)
+from stepscope.store.sinks import DENIED, DONE, SENDING, WAITING, load_sink, state_path
+from tests.exporters.recorded import CREATED, WRITER, leave_tail, make_run
+from tests.exporters.sinks.batches import RUN
+
+ADDRESS = SinkAddress("fake", "fake", "fake://here", interval=2.0)
+START = CREATED / 1e6 + 1.0
+
+
+class FakeSink(Sink):
+    """Keeps what it is given, in the order of a script of faults."""
+
+    kind = "fake"
+    most_points = 4
+
+    def __init__(self, world):
+        super().__init__(ADDRESS, {})
+        self.world = world
+
+    def open(self, run, known):
+        self.world.calls.append(("open", dict(known)))
+        self.world.fault("open")
+        return {"run": "7"}
+
+    def send(self, batch):
+        rows = list(batch.rows())
+        self.world.calls.append(("send", [row.seq for row in rows]))
+        self.world.fault("send")
+        if any(row.values.get("loss") in self.world.poison for row in rows):
+            raise SinkRefusesError("the server answered 400: bad value")
+        self.world.rows += [(row.rank, row.seq, name) for row in rows for name in row.values]
+        return self.world.receipt
+
+    def tell(self, news):
+        self.world.calls.append(("tell", news.state))
+        self.world.fault("tell")
+        self.world.told.append(news)
+
+    def close(self):
+        self.world.calls.append(("close", None))
+
+
+class World:
+    """A run, a sink, and a clock that only tests move."""
+
+    def __init__(self, folder):
+        self.folder, self.now, self.is_over, self.state = folder, START, False, "running"
+        self.calls, self.rows, self.told, self.faults = [], [], [], []
+        self.poison, self.receipt = (), Receipt()
+        self.kind = FakeSink
+        self.address = ADDRESS
+
+    def fault(self, call):
+        if self.faults and self.faults[0][0] in {call, "any"}:
+            raise self.faults.pop(0)[1]
+
+    def lane(self):
+        view = RunView(self.folder, WRITER.node, lambda _: True, lambda: RUN, self.news, lambda: self.is_over)
+        return Lane(self.address, partial(self.kind, self), view, lambda: self.now, lambda: 1.0)
+
+    def news(self, told, latest):
+        return RunNews(self.state, latest=dict(latest)), {"digest": self.state, "latest": len(latest)}
+
+    def turns(self, lane, count=1, wait=0.0):
+        for _ in range(count):
+            self.now += wait
+            lane.turn()
+
+
+@pytest.fixture
+def world(tmp_path):
+    folder = make_run(tmp_path)
+    leave_tail(folder, [{"loss": float(number)} for number in range(10)])
+    return World(folder)
+
+
+def sent(world):
+    return [seq for _, seq, _ in world.rows]
+
+
+def test_rows_are_sent_in_portions_and_confirmed_one_by_one(world):
+    """Each portion is confirmed on disk before the next is sent; then the lane rests for its interval."""
+    lane = world.lane()
+    world.turns(lane)
+    assert load_sink(world.folder, ADDRESS.key, WRITER.node).sent == {"0.0": [[0, 3]]}
+    world.turns(lane, 5)
+    state = load_sink(world.folder, ADDRESS.key, WRITER.node)
+    assert sent(world) == list(range(10))
+    assert (state.sent, state.sent_rows, state.state, state.known) == ({"0.0": [[0, 9]]}, 10, SENDING, {"run": "7"})
+    assert lane.due == world.now + 2.0
+
+
+def test_a_new_lane_goes_on_where_the_last_one_was_confirmed(world):
+    """After a crash nothing that was confirmed is sent again, and the sink gets the facts that it gave."""
+    world.turns(world.lane())
+    world.calls.clear()
+    world.turns(world.lane(), 5)
+    assert sent(world) == list(range(10))
+    assert world.calls[0] == ("open", {"run": "7"})
+
+
+def test_a_damaged_state_sends_everything_again(world):
+    """A state that cannot be read costs repetition, never rows."""
+    world.turns(world.lane(), 5)
+    state_path(world.folder, ADDRESS.key, WRITER.node).write_bytes(b"{")
+    world.turns(world.lane(), 5)
+    assert sent(world) == [*range(10), *range(10)]
+
+
+def test_a_sink_that_is_down_is_tried_again_with_growing_pauses(world):
+    """The same rows are sent when it is back, and the state says why it waits and how far it is behind."""
+    lane = world.lane()
+    world.faults = [("send", SinkDownError("the server answered 503"))] * 12
+    pauses = []
+    for _ in range(12):
+        world.turns(lane)
+        pauses.append(lane.due - world.now)
+        world.now = lane.due
+    assert pauses[:4] == pytest.approx([0.5, 1.0, 2.0, 4.0])
+    assert pauses[-1] == LONGEST_WAIT
+    state = load_sink(world.folder, ADDRESS.key, WRITER.node)
+    assert (state.state, state.why, state.behind_rows) == (WAITING, "the server answered 503", 10)
+    assert state.behind_seconds > 60
+    world.turns(lane, 6)
+    assert sent(world) == list(range(10))
+    assert lane.state.why == ""
+
+
+def test_a_wait_that_the_sink_asks_for_is_granted(world):
+    """A Retry-After longer than our own pause counts, up to an hour."""
+    lane = world.lane()
+    world.faults = [("send", SinkDownError("429", retry_after=90.0)), ("send", SinkDownError("429", retry_after=1e9))]
+    world.turns(lane)
+    assert lane.due == world.now + 90.0
+    world.turns(lane, wait=90.0)
+    assert lane.due == world.now + 3600.0
+
+
+def test_a_sink_that_denies_us_is_asked_again_with_new_secrets(world):
+    """A revoked token costs no row: the sink is made anew after a while, and goes on."""
+    lane = world.lane()
+    world.faults = [("send", SinkDeniesError("the server answered 401"))]
+    world.turns(lane)
+    assert lane.state.state == DENIED
+    assert world.calls[-1] == ("close", None)
+    assert lane.due == world.now + DENIED_WAIT
+    world.turns(lane, 6, wait=DENIED_WAIT)
+    assert sent(world) == list(range(10))
+    assert [call for call, _ in world.calls].count("open") == 2
+
+
+def test_an_address_that_cannot_be_used_is_a_reason_and_no_crash(world):
+    """A placeholder that is not set makes the sink wait, with that sentence as the reason."""
+
+    def make(_):
+        raise UsageError("use sink fake", "the variable TOKEN is not set", "set it where the training runs")
+
+    world.kind = make
+    lane = world.lane()
+    world.turns(lane)
+    assert lane.state.state == DENIED
+    assert "the variable TOKEN is not set" in lane.state.why
+
+
+def test_a_poison_row_is_found_and_set_aside_with_the_reason(world):
+    """The other rows of its portion arrive, and the refused one is kept in a file and counted."""
+    world.poison = (5.0,)
+    lane = world.lane()
+    world.turns(lane, 20)
+    assert sorted(sent(world)) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert (lane.state.sent_rows, lane.state.refused_rows) == (9, 1)
+    kept = state_path(world.folder, ADDRESS.key, WRITER.node).with_suffix(".refused.jsonl").read_text()
+    row = json.loads(kept)
+    assert (row["seq"], row["values"], row["why"]) == (5, {"loss": 5.0}, "the server answered 400: bad value")
+
+
+def test_one_bad_value_does_not_cost_the_others_of_its_row(tmp_path):
+    """A row is divided into its values, unless the sink takes only whole rows."""
+    for divides, expected in ((True, ["lr"]), (False, [])):
+        world = World(make_run(tmp_path, run=f"run-{divides}"))
+        leave_tail(world.folder, [{"loss": 5.0, "lr": 0.1}])
+        world.poison, world.kind = (5.0,), type("Kind", (FakeSink,), {"divides_rows": divides})
+        lane = world.lane()
+        world.turns(lane, 5)
+        assert [name for _, _, name in world.rows] == expected
+        assert lane.state.refused_rows == 1
+
+
+def test_a_sink_that_refuses_everything_loses_nothing(tmp_path):
+    """If no row is taken, the fault is the sink's: rows wait, and arrive when it is mended."""
+    world = World(make_run(tmp_path))
+    leave_tail(world.folder, [{"loss": 5.0} for _ in range(100)])
+    world.kind = type("Kind", (FakeSink,), {"most_points": 100})
+    world.poison = (5.0,)
+    lane = world.lane()
+    world.turns(lane, 200)
+    assert lane.state.state == DENIED
+    assert lane.state.why.startswith("every row is refused")
+    assert not lane.state.refused_rows
+    world.poison = ()
+    world.turns(lane, 200, wait=DENIED_WAIT)
+    assert sorted(sent(world)) == list(range(100))
+
+
+def test_points_that_a_sink_left_out_are_counted_and_not_repeated(world):
+    """A partial success is final: the sink said how many it left out, and why."""
+    world.receipt = Receipt(refused=1, why="out of order")
+    lane = world.lane()
+    world.turns(lane, 6)
+    assert sent(world) == list(range(10))
+    assert lane.state.refused_rows == 3
+
+
+def test_live_rows_do_not_wait_for_a_backlog(world):
+    """After an outage the oldest and the newest rows are sent in turn; in the end each was sent once."""
+    world.now = START + 3600
+    offset = round((world.now - 5.0) * 1e6 - CREATED)
+    leave_tail(world.folder, [{"loss": float(number)} for number in range(8)], first=offset)
+    lane = world.lane()
+    world.turns(lane, 3)
+    assert max(sent(world)) >= offset
+    assert min(sent(world)) == 0
+    world.turns(lane, 10)
+    assert sorted(sent(world)) == [*range(10), *range(offset, offset + 8)]
+    leave_tail(world.folder, [{"loss": 1.0}], first=offset + 8)
+    world.turns(lane, 2, wait=2)
+    assert lane.state.sent == {"0.0": [[0, offset + 8]]}
+
+
+def test_a_sink_that_needs_order_gets_the_oldest_first(world):
+    """A sink that refuses old rows never gets a newer one before them."""
+    world.now = START + 3600
+    offset = round((world.now - 5.0) * 1e6 - CREATED)
+    leave_tail(world.folder, [{"loss": 1.0} for _ in range(8)], first=offset)
+    world.kind = type("Kind", (FakeSink,), {"is_ordered": True})
+    world.turns(world.lane(), 10)
+    assert sent(world) == sorted(sent(world))
+    assert LATE < 3600
+
+
+def test_the_end_is_told_after_the_last_row(world):
+    """When the run is over and the sink has everything, it is told how the run ended, and closed."""
+    lane = world.lane()
+    world.turns(lane, 6)
+    world.is_over, world.state = True, "failed"
+    world.faults = [("tell", SinkDownError("no answer in time"))]
+    world.turns(lane, wait=10)
+    assert not lane.is_done
+    world.turns(lane, wait=10)
+    assert lane.is_done
+    assert world.told[-1].state == "failed"
+    assert world.calls[-1] == ("close", None)
+    assert load_sink(world.folder, ADDRESS.key, WRITER.node).state == DONE
+
+
+def test_news_are_told_once(world):
+    """The same news are not told again, and changed ones are."""
+    lane = world.lane()
+    world.turns(lane, 5)
+    world.turns(lane, 5, wait=20)
+    assert len(world.told) == 1
+    world.state = "stalled"
+    world.turns(lane, wait=20)
+    assert [news.state for news in world.told] == ["running", "stalled"]
+
+
+def test_a_sink_without_rows_gets_the_last_values(world):
+    """A sink that shows only the present is told the last value of each metric."""
+    world.kind = type("Kind", (FakeSink,), {"takes_rows": False})
+    lane = world.lane()
+    world.turns(lane, 5, wait=20)
+    assert world.told[-1].latest == {"loss": 9.0}
+    assert not world.rows
+    assert lane.state.behind_rows == 0
+
+
+def test_a_fault_of_our_own_is_noted_and_the_rows_are_tried_again(world):
+    """An unexpected exception in a sink is reported, and costs no row."""
+    lane = world.lane()
+    lane.fail(ZeroDivisionError("division by zero"))
+    assert lane.problems == ["cannot send to fake: ZeroDivisionError: division by zero; trying again"]
+    world.turns(lane, 6, wait=1)
+    assert sent(world) == list(range(10))
+
+
+def test_a_state_that_cannot_be_written_does_not_stop_the_sending(world, monkeypatch):
+    """A full disk costs repetition after a crash, and no row."""
+
+    def refuse(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("stepscope.store.sinks.replace", refuse)
+    lane = world.lane()
+    world.turns(lane, 6)
+    assert sent(world) == list(range(10))
+    assert "No space left on device" in lane.problems[0]
+
+
+def test_the_file_of_refused_rows_does_not_grow_without_end(world, monkeypatch):
+    """Beyond its limit refused rows are only counted."""
+    monkeypatch.setattr("stepscope.exporters.sinks.lane.MOST_REFUSED_BYTES", 10)
+    world.poison = (5.0,)
+    lane = world.lane()
+    world.turns(lane, 20)
+    assert lane.state.refused_rows == 1
+    assert not state_path(world.folder, ADDRESS.key, WRITER.node).with_suffix(".refused.jsonl").read_bytes()
