@@ -26,7 +26,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "look at runs": ("runs", "show", "report", "sql"),
     "find out why a run is slow or failing": ("diagnose", "trace", "ledger"),
     "compare runs and stop regressions": ("compare", "baseline"),
-    "exchange data with other tools": ("export", "import", "follow"),
+    "exchange data with other tools": ("export", "tee", "import", "follow"),
     "maintain": ("gc", "completion"),
 }
 """Every command, by purpose."""
@@ -95,11 +95,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": (
         "stepscope export latest --format csv > run.csv",
         "stepscope export latest --format tensorboard --output tb",
+        "stepscope export latest --to mlflow+http://localhost:5000",
     ),
     "import": (
         "stepscope import lightning_logs/version_0",
         "stepscope import run.json --project restored",
         'stepscope import resource_logs --name "resources of run 7"',
+    ),
+    "tee": (
+        "stepscope tee latest --to mlflow+http://localhost:5000",
+        "stepscope tee latest --to wandb://team/mnist",
+        "stepscope tee latest    # the sinks of stepscope.yaml",
     ),
     "follow": (
         "stepscope follow runs/",

@@ -48,38 +48,38 @@ MEMORY = 1 << 30
 """Bytes of memory that this process may allocate; far more than it needs."""
 
 
-def new_lane(folder: RunFolder, node: str, address: SinkAddress, desk: NewsDesk) -> Lane:
-    """Return the lane of one sink for one node of a run."""
+def new_lane(folder: RunFolder, node: str, address: SinkAddress, desk: NewsDesk, *, once: bool = False) -> Lane:
+    """Return the lane of one sink for one node of a run; with `once`, it ends with what is on disk now."""
 
     def is_ours(writer: Writer) -> bool:
         return writer.node == node
 
-    view = RunView(folder, node, is_ours, desk.facts, desk.news, desk.is_over)
+    is_over = (lambda: True) if once else desk.is_over
+    view = RunView(folder, node, is_ours, desk.facts, desk.news, is_over)
     return Lane(address, partial(new_sink, address, os.environ), view)
 
 
 class Sender:
-    """The lanes of one node, each in a thread."""
+    """Lanes, each in a thread of its own."""
 
-    def __init__(self, lanes: list[Lane], note: Callable[[str], None]) -> None:
-        """Start nothing yet."""
-        self._lanes, self._note = lanes, note
-        self._since: dict[str, float] = {}
+    def __init__(self, note: Callable[[str], None]) -> None:
+        """Start with none."""
+        self._note = note
+        self.lanes: list[Lane] = []
+        self._since: dict[int, float] = {}
         """When (monotonic seconds) each lane began its current turn."""
 
-    def start(self) -> None:
-        """Start a thread for each lane."""
-        for lane in self._lanes:
-            threading.Thread(target=self._work, args=(lane,), name=lane.address.name, daemon=True).start()
+    def add(self, lane: Lane) -> None:
+        """Let a lane take turns until its sink has everything."""
+        self.lanes.append(lane)
+        threading.Thread(target=self._work, args=(lane,), name=lane.address.name, daemon=True).start()
 
     def _work(self, lane: Lane) -> None:
-        """Take turns until the sink has everything."""
-        name = lane.address.name
         while not lane.is_done:
-            self._since[name] = time.monotonic()
+            self._since[id(lane)] = time.monotonic()
             with wall(lane.fail):  # a fault in one sink must not end the others
                 lane.turn()
-            self._since.pop(name, None)
+            self._since.pop(id(lane), None)
             problems, lane.problems = lane.problems, []
             for problem in problems:
                 self._note(problem)
@@ -92,7 +92,7 @@ class Sender:
 
     def is_done(self) -> bool:
         """Return whether every sink has everything."""
-        return all(lane.is_done for lane in self._lanes)
+        return all(lane.is_done for lane in self.lanes)
 
 
 def main(arguments: list[str]) -> int:
@@ -115,29 +115,27 @@ def main(arguments: list[str]) -> int:
     folder = RunFolder(Path(brief.run))
     journal = Journal(folder.path / "watcher.log")
     lanes = _lanes(folder, brief, journal.note)
-    if not lanes:
-        return 0
-    sender = Sender([lane for lane, _ in lanes], journal.note)
-    sender.start()
+    sender = Sender(journal.note)
+    for lane in lanes:
+        sender.add(lane)
     if _serve(sender, folder, brief):
         _restart(line)
     os._exit(0)  # a thread that still waits must not keep the process alive
 
 
-def _lanes(folder: RunFolder, brief: Brief, note: Callable[[str], None]) -> list[tuple[Lane, int]]:
-    """Return the lanes that no other process serves, with their locks."""
+def _lanes(folder: RunFolder, brief: Brief, note: Callable[[str], None]) -> list[Lane]:
+    """Return the lanes that no other process serves; their locks are held until this process ends."""
     addresses, problems = sinks_of(brief.settings)
     for problem in problems:
         note(problem)
     page = str(brief.settings.get("alerting.page_url") or "")
     desk = NewsDesk(folder, brief.node, page, partial(verdict_of, folder.path, note))
-    found: list[tuple[Lane, int]] = []
+    found: list[Lane] = []
     for address in addresses:
         if not kind_of(address.scheme).takes_all_nodes and not desk.is_first():
             continue
-        lock = hold(folder, address.key, brief.node)
-        if lock is not None:
-            found.append((new_lane(folder, brief.node, address, desk), lock))
+        if hold(folder, address.key, brief.node) is not None:
+            found.append(new_lane(folder, brief.node, address, desk))
     return found
 
 

@@ -1,19 +1,22 @@
-"""Write the metrics of a run to a file in another format.
+"""Write the metrics of a run to a file in another format, or send the run to another tool.
 
 csv, json, jsonl and grafana go to standard output unless --output names a file; parquet and arrow need one, and
 tensorboard needs a folder. An existing file is replaced only with --force. Unreadable parts of the run are
-reported on standard error. `stepscope import` restores an export bit for bit.
+reported on standard error. `stepscope import` restores an export bit for bit. With --to, the whole run is sent to a
+sink such as mlflow+http://localhost:5000, with its configuration, state, alerts and diagnosis.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import FINE, add_shared
+from stepscope.cli.sinks import LOOK_EVERY, Screen, add_sink_options, check_served, chosen, conclude
 from stepscope.cli.text.progress import progress
-from stepscope.core.errors import UsageError
+from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.exporters.files.selection import SPELLINGS
 from stepscope.exporters.formats import FILE, FORMATS, STREAM
 
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from stepscope.exporters.formats import ExportFormat
     from stepscope.store.reader import Past
 
+PATIENCE = 60.0
+"""Seconds for which a sink may not answer before the command gives up."""
 COUNTED = ("csv", "json", "jsonl", "arrow", "tensorboard")
 """Formats whose writers report the number of points written."""
 
@@ -33,7 +38,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_shared(parser, "run", "dir")
     formats = ", ".join(f"{form.name} ({form.help})" for form in FORMATS.values())
-    parser.add_argument("--format", metavar="FORMAT", required=True, choices=list(FORMATS), help=formats)
+    parser.add_argument("--format", metavar="FORMAT", choices=list(FORMATS), help=formats)
+    add_sink_options(parser)
     add_shared(parser, "output")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     add_shared(parser, "quiet")
@@ -51,6 +57,11 @@ def run(options: argparse.Namespace) -> int:
     from stepscope.exporters.files.selection import choose
     from stepscope.store.shelf import problems_of
 
+    if bool(options.to) == bool(options.format):
+        cause = "both --format and --to are given" if options.to else "neither --format nor --to is given"
+        raise UsageError("export the run", cause, "use --format for a file, --to URL for another tool")
+    if options.to:
+        return _send(options)
     form = FORMATS[options.format]
     if options.wide and form.write_wide is None:
         what = f"export {form.name} with --wide"
@@ -62,6 +73,33 @@ def run(options: argparse.Namespace) -> int:
     for problem in problems:
         say(problem)
     return FINE
+
+
+def _send(options: argparse.Namespace) -> int:
+    """Send what is on disk to sinks; give up on one that denies us or does not answer."""
+    from stepscope.cli.named_run import resolve, say
+    from stepscope.store.layout import RunFolder
+    from stepscope.watcher.tee import Tee
+
+    options.json = False
+    addresses, page = chosen(options)
+    with resolve(options.run, options.dir).opened() as past:
+        tee = Tee(RunFolder(past.path), addresses, say, page, once=True)
+        tee.look()
+        check_served(tee)
+        screen = Screen(options)
+        while not tee.is_done():
+            screen.update(tee)
+            stuck = tee.stuck(time.time(), PATIENCE)
+            if stuck:
+                screen.clear()
+                names = ", ".join(lane.address.name for lane in stuck)
+                remedy = "the same command goes on where this one stopped"
+                raise StepscopeError(f"send the run to {names}", stuck[0].state.why, remedy)
+            time.sleep(LOOK_EVERY)
+        screen.clear()
+        tee.close()
+        return conclude(tee.lanes(), options)
 
 
 def _export(form: ExportFormat, past: Past, metrics: Sequence[ExportedMetric], options: argparse.Namespace) -> None:
