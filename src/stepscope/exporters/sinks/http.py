@@ -24,7 +24,7 @@ from stepscope.exporters.sinks.sink import CALL_SECONDS, SinkDeniesError, SinkDo
 from stepscope.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from email.message import Message
     from urllib.parse import SplitResult
 
@@ -67,6 +67,10 @@ class HttpClient:
             self._headers |= _credentials(target, environ)
         self._ca_file, self._verify = ca_file, verify
         self._connection: http.client.HTTPConnection | None = None
+        self._site = ""
+        """What comes before the path of a request: its server, if a proxy of plain requests must know it."""
+        self._to_proxy: dict[str, str] = {}
+        """Headers for such a proxy."""
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str], seconds: float = CALL_SECONDS) -> Answer:
         """POST to a path below the server's address, and return the answer to a request that was taken (2xx)."""
@@ -128,10 +132,14 @@ class HttpClient:
             connection.timeout = seconds
             if connection.sock is not None:
                 connection.sock.settimeout(seconds)
-            connection.request(method, target, body, dict(headers))
-            found = connection.getresponse()
-            answer = Answer(found.status, found.headers, found.read(MAX_ANSWER))
-            if found.isclosed() and not found.will_close:
+            connection.request(method, self._site + target, body, {**headers, **self._to_proxy})
+            with connection.getresponse() as found:
+                answer = Answer(found.status, found.headers, found.read(MAX_ANSWER))
+                is_whole = not found.length
+                is_kept = is_whole and found.isclosed() and not found.will_close
+            if expired.is_set() or (not is_whole and len(answer.body) < MAX_ANSWER):
+                raise http.client.IncompleteRead(answer.body)
+            if is_kept:
                 self._connection = connection
         except (OSError, http.client.HTTPException) as error:
             if expired.is_set():
@@ -153,8 +161,11 @@ class HttpClient:
             connection = http.client.HTTPConnection(*at, timeout=seconds)
         else:
             connection = http.client.HTTPSConnection(*at, timeout=seconds, context=self._context())
-        if proxy:
-            connection.set_tunnel(host, port or (443 if scheme == "https" else 80), _basic(proxy))
+        self._site, self._to_proxy = "", {}
+        if proxy and scheme == "https":
+            connection.set_tunnel(host, port or 443, _proxy_header(proxy))
+        elif proxy:  # plain requests go through a proxy as they are, with the whole address
+            self._site, self._to_proxy = f"http://{self._target.netloc.rpartition('@')[2]}", _proxy_header(proxy)
         return connection
 
     def _context(self) -> ssl.SSLContext:
@@ -178,7 +189,7 @@ class HttpClient:
                     text = text.replace(part, "[redacted]") if len(part) > 3 else text
         if self._target.password:
             text = text.replace(unquote(self._target.password), "[redacted]")
-        return plain(" ".join(text.split()))[:SHOWN]
+        return one_line(text)
 
     def close(self) -> None:
         """Close the connection."""
@@ -187,13 +198,17 @@ class HttpClient:
             self._connection = None
 
 
-def judge(answer: Answer, scrubbed: object = None) -> None:
+def one_line(text: str) -> str:
+    """Return a text of a server for people: short, and on one line."""
+    return plain(" ".join(text.split()))[:SHOWN]
+
+
+def judge(answer: Answer, scrubbed: Callable[[str], str] = one_line) -> None:
     """Raise the error that an answer means; return for 200 to 299."""
     status = answer.status
     if 200 <= status < 300:
         return
-    clean = scrubbed if callable(scrubbed) else str
-    text = clean(answer.body[:2000].decode("utf-8", "replace"))
+    text = scrubbed(answer.body[:2000].decode("utf-8", "replace"))
     why = f"the server answered {status}" + (f": {text}" if text and not text.startswith("<") else "")
     if 300 <= status < 400:
         raise SinkDeniesError(f"the server answered {status}, a redirect, which is not followed")
@@ -224,6 +239,10 @@ def _credentials(target: SplitResult, environ: Mapping[str, str]) -> dict[str, s
 
 def _basic(parts: SplitResult) -> dict[str, str]:
     return _header(unquote(parts.username), unquote(parts.password or "")) if parts.username else {}
+
+
+def _proxy_header(proxy: SplitResult) -> dict[str, str]:
+    return {f"Proxy-{name}": value for name, value in _basic(proxy).items()}
 
 
 def _header(user: str, password: str) -> dict[str, str]:
