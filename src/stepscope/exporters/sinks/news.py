@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder
     from stepscope.store.states import NodeState, RankState
 
-SETTLE = 2.0
-"""Seconds after the end of a node in which its last events are written."""
+SETTLE = 3.0
+"""Seconds after the last heartbeat of a node without a running rank, in which its last events may be written."""
 FRESH = 1.0
 """Seconds for which the states of the nodes are not read again."""
 MOST_ALERTS = 1000
@@ -87,9 +87,7 @@ class NewsDesk:
         """Return whether no more rows of this node will come."""
         own = [node for node in self._states() if node.node in {self._node, ""}]
         now = self._clock()
-        return bool(own) and all(
-            (node.ended and now - node.time / 1e6 >= SETTLE) or (node.ranks and not _is_running(node)) for node in own
-        )
+        return bool(own) and all(not _is_running(node) and now - node.time / 1e6 >= SETTLE for node in own)
 
     def news(self, told: Mapping[str, Any], latest: Mapping[str, float]) -> tuple[RunNews, dict[str, Any]]:
         """Return what is new since `told`, and what a sink knows once it was told that."""
@@ -156,7 +154,7 @@ class NewsDesk:
 
 
 def _is_running(node: NodeState) -> bool:
-    return any(rank.state == "running" for rank in node.ranks.values())
+    return not (node.ended or node.ranks) or any(rank.state == "running" for rank in node.ranks.values())
 
 
 def _alert(event: Mapping[str, Any]) -> Alert:
