@@ -19,7 +19,6 @@ import hashlib
 import importlib.util
 import json
 import math
-import os
 import time
 import uuid
 from datetime import datetime, timezone
@@ -43,13 +42,22 @@ RESERVED = frozenset(("project", "run", "timestamp", "step", "time", "metrics"))
 LEVELS = {"info": "info", "warning": "warn", "critical": "error"}
 ENDS = {"finished": "info", "preempted": "warn", "interrupted": "warn"}
 """The level of the alert about a run's end; it is error for all others."""
-TRACKIOS_OWN = ("_system", "_configs", "_traces", "_artifacts", "_versions", "_aliases", "_links")
-"""Ends of project names that Trackio refuses, or may: its tables beside a project are called so."""
+TRACKIOS_OWN = (
+    "_system",
+    "_configs",
+    "_traces",
+    "_artifacts",
+    "_artifact_versions",
+    "_artifact_aliases",
+    "_run_artifact_links",
+)
+"""Ends of project names that Trackio refuses: files that it writes beside a project are called so."""
 MOST_NAME = 180
 """Bytes of a project's name: Trackio calls files after it."""
 MOST_DEPTH = 50
 """Levels of nesting in a configuration; Trackio's importer fails on 255, and with it every record of the folder."""
 MOST_INTEGER = 2**63
+_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
 class TrackioSink(Sink):
@@ -116,7 +124,7 @@ class TrackioSink(Sink):
         if known.get("run_id") != self._run["run_id"]:
             header = self._header(run.config, run.tags, run.notes)
             self._write([header])
-            self._told = json.dumps(header)
+            self._told = _text(header)
         return {**self._run, "writer": writer, "link": ""}
 
     def send(self, batch: Batch) -> Receipt:
@@ -127,7 +135,7 @@ class TrackioSink(Sink):
     def tell(self, news: RunNews) -> None:
         """Bring the configuration up to date; leave alerts, and how the run ended, as alerts of Trackio."""
         header = self._header(news.config or self._config, news.tags, news.notes)
-        told = json.dumps(header)
+        told = _text(header)
         records = [header] if told != self._told else []
         records += [self._alert(alert) for alert in news.alerts]
         if news.is_over:
@@ -202,9 +210,7 @@ class TrackioSink(Sink):
 
     def _write(self, records: Iterable[dict[str, Any]]) -> None:
         # Trackio skips a line with a lone surrogate without a word: such a sign becomes a question mark.
-        lines = [
-            json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") for record in records
-        ]
+        lines = [_text(record).encode("utf-8", "replace") for record in records]
         if lines:
             self._inbox.write(b"\n".join([*lines, b""]))
 
@@ -221,7 +227,7 @@ def _problem(project: str) -> str:
     kept = "".join(sign for sign in project if sign.isalnum() or sign in "-_")
     if not kept:
         return f"the project {project[:40]!r} has no letter and no digit"
-    if len(os.fsencode(kept)) > MOST_NAME:
+    if len(kept.encode("utf-8", "replace")) > MOST_NAME:
         return f"the project {project[:40]!r} has a name of more than {MOST_NAME} bytes"
     if kept.startswith("registry-") or kept.endswith(TRACKIOS_OWN):
         return f"Trackio keeps names such as {project[:40]!r} for itself"
