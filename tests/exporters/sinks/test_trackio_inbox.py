@@ -12,7 +12,7 @@ from stepscope.core.errors import UsageError
 from stepscope.exporters.sinks.address import address_of
 from stepscope.exporters.sinks.sink import Row, RunNews, SinkDeniesError, SinkDownError, SinkRefusesError
 from stepscope.exporters.sinks.table import new_sink
-from stepscope.exporters.sinks.trackio_inbox import Inbox
+from stepscope.exporters.sinks.trackio_inbox import TrackioInbox
 from tests.exporters.sinks.batches import RUN, batch_of
 
 ROW = Row(0, 0, 0, 0, 1_795_000_001.0, {"loss": 0.5})
@@ -31,10 +31,10 @@ def files(folder):
 def test_a_name_is_never_used_twice(tmp_path):
     """Numbers grow after a restart, a clock that was set back and an import that deleted the files."""
     clock = iter([50, 40, 30, 20, 60])
-    inbox = Inbox(tmp_path, "w", lambda: next(clock))
+    inbox = TrackioInbox(tmp_path, "w", lambda: next(clock))
     inbox.write(b"{}\n")
     inbox.write(b"{}\n")
-    again = Inbox(tmp_path, "w", lambda: next(clock))
+    again = TrackioInbox(tmp_path, "w", lambda: next(clock))
     again.resume()
     again.write(b"{}\n")
     for path in files(tmp_path):
@@ -51,13 +51,13 @@ def test_what_a_killed_process_left_is_deleted(tmp_path):
     folder.mkdir(parents=True)
     (folder / ".00000007.tmp").write_bytes(b'{"v":')
     (folder / "00000006.jsonl").write_bytes(b"{}\n")
-    Inbox(tmp_path, "w").resume()
+    TrackioInbox(tmp_path, "w").resume()
     assert [path.name for path in files(tmp_path)] == ["00000006.jsonl"]
 
 
 def test_a_folder_that_the_importer_removes_meanwhile_is_made_again(tmp_path, monkeypatch):
     """Trackio removes an empty folder of a writer at any time, also just before a file is written."""
-    inbox = Inbox(tmp_path, "w")
+    inbox = TrackioInbox(tmp_path, "w")
     real, removed = type(tmp_path).mkdir, []
 
     def mkdir(path, *args, **kwargs):

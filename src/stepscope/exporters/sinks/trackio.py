@@ -29,7 +29,7 @@ from urllib.parse import unquote
 from stepscope.core.errors import UsageError
 from stepscope.core.strict_json import strict, word
 from stepscope.exporters.sinks.sink import Receipt, Sink, SinkDeniesError, SinkRefusesError, written_name
-from stepscope.exporters.sinks.trackio_inbox import Inbox, default_folder, problem_of
+from stepscope.exporters.sinks.trackio_inbox import TrackioInbox, default_folder, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,6 +66,8 @@ class TrackioSink(Sink):
     kind: ClassVar[str] = "trackio"
     most_points: ClassVar[int] = 5000
     is_keyed: ClassVar[bool] = True
+    divides_rows: ClassVar[bool] = False
+    """The id of a record is that of its row: Trackio would ignore the second part of one."""
 
     def __init__(self, address: SinkAddress, environ: Mapping[str, str]) -> None:
         """Touch nothing yet."""
@@ -86,7 +88,7 @@ class TrackioSink(Sink):
         self._run: dict[str, str] = {}
         self._config: Mapping[str, Any] = {}
         self._facts: dict[str, Any] = {}
-        self._inbox = Inbox(self._folder, "stepscope")
+        self._inbox = TrackioInbox(self._folder, "stepscope")
         self._names: dict[tuple[str, int], str] = {}
         self._told = ""
 
@@ -119,7 +121,7 @@ class TrackioSink(Sink):
             "group": run.group,
         }
         writer = known.get("writer") or f"stepscope-{self._run['run_id'][:12]}-{uuid.uuid4().hex[:8]}"
-        self._inbox = Inbox(self._folder, writer)
+        self._inbox = TrackioInbox(self._folder, writer)
         self._inbox.resume()
         if known.get("run_id") != self._run["run_id"]:
             header = self._header(run.config, run.tags, run.notes)

@@ -47,7 +47,7 @@ def problem_of(folder: Path) -> str:
     return "" if os.access(found, os.W_OK | os.X_OK) else f"{found} cannot be written by this user"
 
 
-class Inbox:
+class TrackioInbox:
     """Where one writer leaves files of JSON lines. Trackio reads each file, stores its records, and deletes it.
 
     A file is complete when it appears. Its name is a number that only grows and is never used twice: an importer
