@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from stepscope.exporters.sinks.news import NewsDesk
 from stepscope.exporters.sinks.table import kind_of
 from stepscope.store.sinks import DENIED, WAITING, hold
+from stepscope.store.states import overall, read_nodes
 from stepscope.watcher.sender import Sender, new_lane
 from stepscope.watcher.verdict import verdict_of
 
@@ -68,8 +69,9 @@ class Tee:
         return list(self._sender.lanes)
 
     def is_done(self) -> bool:
-        """Return whether every sink has everything."""
-        return self._sender.is_done()
+        """Return whether every sink has everything of a run that has ended, or of what is there."""
+        has_rows = bool(self._sender.lanes) or self._once or overall(read_nodes(self._folder)[0])[0] != "running"
+        return has_rows and self._sender.is_done()
 
     def stuck(self, now: float, patience: float) -> list[Lane]:
         """Return the lanes whose sink denies us, or has not answered for `patience` seconds; `now` is unix time."""

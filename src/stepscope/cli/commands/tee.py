@@ -40,9 +40,9 @@ def run(options: argparse.Namespace) -> int:
         while True:
             tee.look()
             screen.update(tee)
-            if tee.lanes() and tee.is_done():
-                break
             check_served(tee)
+            if tee.is_done():
+                break
             time.sleep(LOOK_EVERY)
     except KeyboardInterrupt:
         screen.clear()

@@ -107,7 +107,7 @@ def address_of(url: str, **facts: Any) -> SinkAddress:
 def shown(url: str) -> str:
     """Return an address for messages: without user, password and options."""
     parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))[:200]
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:200]
 
 
 def _address(item: object, what: str, others: Sequence[SinkAddress]) -> SinkAddress:
