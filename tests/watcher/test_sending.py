@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 
@@ -90,7 +91,7 @@ def test_a_killed_sender_is_started_again_with_growing_pauses(sending, starter):
         if len(starter.briefs) > len(starts):
             starts.append(now)
             starter.children[-1].returncode = -9
-    pauses = [after - before for before, after in zip(starts, starts[1:], strict=False)]
+    pauses = [after - before for before, after in itertools.pairwise(starts)]
     assert pauses[:3] == sorted(pauses[:3])
     assert pauses[-1] >= LONGEST_WAIT
 

@@ -119,7 +119,7 @@ def read_events(folder: RunFolder) -> tuple[list[dict[str, Any]], list[str]]:
 def _lines(path: Path, problems: list[str]) -> list[bytes]:
     """Return the complete lines of a file: text after the last newline is still being written."""
     with path.open("rb") as file:
-        data = file.read(MOST_BYTES)
+        data = file.read(min(MOST_BYTES, path.stat().st_size))  # a read reserves what it is asked for
         if file.read(1):
             problems.append(f"{path.name}: only its first {MOST_BYTES} bytes were read: too much for one run")
     return data.split(b"\n")[:-1]

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.core.places import find_places
 from stepscope.core.walls import wall
 from stepscope.exporters.sinks.address import sinks_of
 from stepscope.exporters.sinks.lane import Lane, RunView
@@ -25,6 +26,7 @@ from stepscope.exporters.sinks.news import NewsDesk
 from stepscope.exporters.sinks.sink import CALL_SECONDS
 from stepscope.exporters.sinks.table import kind_of, new_sink
 from stepscope.store.layout import RunFolder
+from stepscope.store.salvage import salvage
 from stepscope.store.sinks import hold
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.sealing import lower_priority
@@ -48,13 +50,34 @@ MEMORY = 1 << 30
 """Bytes of memory that this process may allocate; far more than it needs."""
 
 
-def new_lane(folder: RunFolder, node: str, address: SinkAddress, desk: NewsDesk, *, once: bool = False) -> Lane:
-    """Return the lane of one sink for one node of a run; with `once`, it ends with what is on disk now."""
+class RunEnd:
+    """Whether no more rows of a node will come. Rows that a killed watcher left in rings are saved first."""
+
+    def __init__(self, folder: RunFolder, is_over: Callable[[], bool], note: Callable[[str], None]) -> None:
+        """Ask `is_over` whether the node has ended."""
+        self._folder, self._is_over, self._note = folder, is_over, note
+        self._saved = False
+        self._lock = threading.Lock()
+
+    def __call__(self) -> bool:
+        """Return whether the node has ended, and everything that it recorded is on disk."""
+        if not self._is_over():
+            self._saved = False
+            return False
+        with self._lock:  # each sink asks
+            if not self._saved:
+                salvage(find_places(), str(self._folder.path), self._note)
+                self._saved = True
+                return False
+        return True
+
+
+def new_lane(folder: RunFolder, node: str, address: SinkAddress, desk: NewsDesk, is_over: Callable[[], bool]) -> Lane:
+    """Return the lane of one sink for one node of a run."""
 
     def is_ours(writer: Writer) -> bool:
         return writer.node == node
 
-    is_over = (lambda: True) if once else desk.is_over
     view = RunView(folder, node, is_ours, desk.facts, desk.news, is_over)
     return Lane(address, partial(new_sink, address, os.environ), view)
 
@@ -130,12 +153,13 @@ def _lanes(folder: RunFolder, brief: Brief, note: Callable[[str], None]) -> list
         note(problem)
     page = str(brief.settings.get("alerting.page_url") or "")
     desk = NewsDesk(folder, brief.node, page, partial(verdict_of, folder.path, note))
+    is_over = RunEnd(folder, desk.is_over, note)
     found: list[Lane] = []
     for address in addresses:
         if not kind_of(address.scheme).takes_all_nodes and not desk.is_first():
             continue
         if hold(folder, address.key, brief.node) is not None:
-            found.append(new_lane(folder, brief.node, address, desk))
+            found.append(new_lane(folder, brief.node, address, desk, is_over))
     return found
 
 

@@ -143,7 +143,7 @@ class Sending:
             self._alone_since = None
             return False
         if self._alone_since is None:
-            self._alone_since = now
+            self._alone_since = self._not_before = now  # nobody starts a sender after us
         return not self._is_served() and self._child is None and now - self._alone_since < FAREWELL
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from stepscope.exporters.sinks.news import NewsDesk
 from stepscope.exporters.sinks.table import kind_of
 from stepscope.store.sinks import DENIED, WAITING, hold
 from stepscope.store.states import overall, read_nodes
-from stepscope.watcher.sender import Sender, new_lane
+from stepscope.watcher.sender import RunEnd, Sender, new_lane
 from stepscope.watcher.verdict import verdict_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class Tee:
             self.busy.add(address.name)
             return
         self._locks.append(lock)
-        self._sender.add(new_lane(self._folder, node, address, desk, once=self._once))
+        is_over = (lambda: True) if self._once else RunEnd(self._folder, desk.is_over, self._note)
+        self._sender.add(new_lane(self._folder, node, address, desk, is_over))
 
     def lanes(self) -> list[Lane]:
         """Return the lanes that this process serves."""
