@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -82,7 +82,13 @@ def write_hostile(root: Path) -> Path:
     path = write(root / PAYLOADS[1].replace("/", " ") / "hostile", hostile())
     for place, text in enumerate(PAYLOADS):
         link = {"link": text if place % 2 else f"https://evil.example/{text}"}
-        facts = {"name": text, "kind": text, "address": text, "why": text, "state": text if place % 2 else "denied"}
+        facts: dict[str, Any] = {
+            "name": text,
+            "kind": text,
+            "address": text,
+            "why": text,
+            "state": text if place % 2 else "denied",
+        }
         SinkState("node", f"sink-{place}", **facts, known=link, behind_rows=place, behind_seconds=9.0).save(
             RunFolder(path)
         )
