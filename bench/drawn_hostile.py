@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench.drawn_runs import Drawn, alert, trained, write
+from stepscope.store.layout import RunFolder
+from stepscope.store.sinks import SinkState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,4 +79,17 @@ def _events(run: Drawn) -> list[dict[str, object]]:
 
 def write_hostile(root: Path) -> Path:
     """Write it below a project whose name is a payload too, as far as a folder's name can be."""
-    return write(root / PAYLOADS[1].replace("/", " ") / "hostile", hostile())
+    path = write(root / PAYLOADS[1].replace("/", " ") / "hostile", hostile())
+    for place, text in enumerate(PAYLOADS):
+        link = {"link": text if place % 2 else f"https://evil.example/{text}"}
+        facts: dict[str, Any] = {
+            "name": text,
+            "kind": text,
+            "address": text,
+            "why": text,
+            "state": text if place % 2 else "denied",
+        }
+        SinkState("node", f"sink-{place}", **facts, known=link, behind_rows=place, behind_seconds=9.0).save(
+            RunFolder(path)
+        )
+    return path

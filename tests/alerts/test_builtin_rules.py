@@ -392,6 +392,29 @@ def test_rows_that_are_dropped(counter):
     assert told == ["rows_dropped"]
 
 
+def test_a_sink_that_is_behind():
+    """Ten minutes behind is told with the sink and how late it is; once it has caught up, that is over."""
+    rig = rig_of("sink_behind")
+    assert rig.machine(60, **{"stepscope__sink__my-mlflow__behind_seconds": 599.0}) == []
+    told = rig.machine(60, **{"stepscope__sink__my-mlflow__behind_seconds": 605.0})
+    assert [(change.severity, change.text) for change in told] == [("warning", "sink my-mlflow is 10 min 5 s behind")]
+    assert "`stepscope doctor`" in told[0].remedy
+    assert "nothing is lost" in told[0].remedy
+    assert states(rig.machine(10, **{"stepscope__sink__my-mlflow__behind_seconds": 2.0})) == [
+        ("sink_behind", "resolved")
+    ]
+
+
+def test_a_sink_that_refuses_rows():
+    """Rows that a sink refuses for good are told with their number; a number that no longer grows is not."""
+    rig = rig_of("sink_refused")
+    assert rig.machine(120, stepscope__sink__wandb__refused_rows=3.0) == []
+    told = rig.machine(10, stepscope__sink__wandb__refused_rows=7.0)
+    assert [change.text for change in told] == ["sink wandb refuses rows, 7 so far"]
+    assert "refused.jsonl" in told[0].remedy
+    assert states(rig.machine(120, stepscope__sink__wandb__refused_rows=7.0)) == [("sink_refused", "resolved")]
+
+
 def test_samplers_that_fail():
     """A source that fails blinds the rules on it: that is told, until it is back."""
     rig = rig_of("sampler_blind", "gpu_driver_hung", "oom_kill", "gpu_ecc")

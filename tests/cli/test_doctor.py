@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from stepscope.cli.commands.checks import BAD, NOTE, OFF, OK
 from stepscope.cli.main import main
 from stepscope.core.config import load
 from stepscope.core.places import Places, find_places
+from stepscope.exporters.sinks import table
+from stepscope.exporters.sinks.sink import Sink, SinkDeniesError, SinkDownError
 from tests.integration.processes import until
 
 pytestmark = pytest.mark.processes
@@ -235,3 +238,90 @@ def test_a_damaged_ring_is_told():
 def test_notices_are_not_told_twice():
     """An error of the configuration appears once."""
     assert states(checks.configuration(load(), [], None)) == [OFF]
+
+
+class FakeSink(Sink):
+    """A sink that does what the host of its address says."""
+
+    never = threading.Event()
+
+    def probe(self):
+        """Answer, fail, or hang."""
+        host = self.address.target(self.environ).hostname
+        if host == "hangs":
+            self.never.wait(30)
+        if host == "down":
+            raise SinkDownError("the connection was refused")
+        if host == "denies":
+            raise SinkDeniesError("the server answered 401")
+        if host == "broken":
+            raise RuntimeError("hunter2 was wrong")
+        return f"Fake at {host}"
+
+
+@pytest.fixture
+def sinks(monkeypatch):
+    """Return a function that checks sinks of these addresses, all of them fakes."""
+    monkeypatch.setattr(FakeSink, "never", threading.Event())
+    monkeypatch.setattr("stepscope.exporters.sinks.table.kind_of", lambda _: FakeSink)
+
+    def check(*given, environ=None, seconds=20.0):
+        config = load(settings={"exporters.sinks": list(given)})
+        return [(one.state, f"{one.text} -> {one.remedy}") for one in checks.sinks(config, environ or {}, seconds)]
+
+    yield check
+    FakeSink.never.set()
+
+
+def test_no_sinks_are_no_topic(sinks, doctor):
+    """Without sinks in the configuration the report has no word about them."""
+    assert sinks() == []
+    assert "sinks" not in doctor()
+
+
+def test_sinks_that_answer_and_do_not(sinks):
+    """Each sink says what it is, or why it takes nothing and what to do; none of it keeps a run from being recorded."""
+    found = sinks(
+        "mlflow+http://fine:5000",
+        "otlp+http://down:4318",
+        {"url": "wandb://denies", "name": "team"},
+        "trackio://broken",
+    )
+    assert found[0] == (OK, "mlflow: Fake at fine -> ")
+    assert found[1][0] == found[2][0] == found[3][0] == NOTE
+    assert found[1][1].startswith("otlp: the connection was refused -> start it")
+    assert found[2][1].startswith("team: the server answered 401 -> check its address, its token")
+    assert "rows wait in the run" in found[1][1]
+    assert "hunter2" not in found[3][1]
+
+
+def test_a_sink_that_hangs_is_told(sinks):
+    """A probe that does not return is reported in time, and the others are asked all the same."""
+    found = sinks("mlflow+http://hangs:5000", "otlp+http://fine:4318", seconds=1.0)
+    assert found[0][0] == NOTE
+    assert "mlflow: it does not answer within 1 s" in found[0][1]
+    assert found[1] == (OK, "otlp: Fake at fine -> ")
+
+
+def test_problems_of_sinks_have_a_remedy_and_no_secret(sinks):
+    """What is wrong with an address is said without the address's password or token."""
+    found = sinks(
+        "mlflow+http://me:hunter2@fine:port",
+        "mlflow+http://me:hunter2#x@fine:5000",
+        "nothing://me:hunter2@fine",
+        "mlflow+http://me:${NO_SUCH_PASSWORD}@fine:5000",
+        {"url": "otlp+http://me:hunter2@fine:4318", "colour": "red"},
+    )
+    assert [state for state, _ in found] == [NOTE] * 5
+    assert all(" -> " in text and not text.endswith("-> ") for _, text in found)
+    assert "hunter" not in str(found)
+    assert "NO_SUCH_PASSWORD is not set" in str(found)
+
+
+def test_the_command_checks_the_sinks_of_the_configuration(doctor, tmp_path, monkeypatch):
+    """Sinks in a file are asked, and one that is down does not change the exit code."""
+    monkeypatch.setattr(table, "kind_of", lambda _: FakeSink)
+    (tmp_path / "stepscope.yaml").write_text("exporters:\n  sinks: ['mlflow+http://me:hunter2@down:5000']\n")
+    found = doctor()
+    assert [state for state, _ in found["sinks"]] == [NOTE]
+    assert "hunter2" not in str(found)

@@ -13,7 +13,9 @@ from stepscope.cli.main import main
 from stepscope.cli.text.terminal import Paint
 from stepscope.core.ring import NO_STEP
 from stepscope.core.terminal_text import width_of
+from stepscope.store.layout import RunFolder
 from stepscope.store.series import Series
+from stepscope.store.sinks import SENDING, WAITING, SinkState
 from stepscope.views.overview import (
     FINE_POINTS,
     metric,
@@ -299,3 +301,24 @@ def test_texts_are_shown_with_their_step(tmp_path, show):
     assert "cold start" not in text
     (told,) = json.loads(show(run.id, "--json"))["texts"]
     assert (told["name"], told["text"], told["step"], told["count"]) == ("note", "warm\nnow", 1, 2)
+
+
+def test_sinks_are_shown_with_how_far_they_are(show, trained, monkeypatch):
+    """Each sink has its state, what it lacks and why; a run without sinks has no such section."""
+    monkeypatch.setenv("COLUMNS", "100")
+    assert "Sinks" not in show(trained.id)
+    folder = RunFolder(trained.path)
+    known = {"link": "https://ml.example/runs/7"}
+    SinkState("a", "mlflow-1", "mlflow", "mlflow", "mlflow+http://h:5000", known, state=SENDING, sent_rows=8).save(
+        folder
+    )
+    late = {"behind_rows": 5, "behind_seconds": 700.0, "why": "\x1b[31mthe connection was refused"}
+    SinkState("a", "otlp-2", "otlp", state=WAITING, **late).save(folder)
+    text = show(trained.id)
+    assert "mlflow  keeping up" in text
+    assert "https://ml.example/runs/7" in text
+    assert "otlp    not answering  5 rows, 11 min 40 s" in text
+    assert "the connection was refused" in text
+    assert "\x1b" not in text
+    facts = json.loads(show(trained.id, "--json"))
+    assert [(sink["name"], sink["behind_rows"]) for sink in facts["sinks"]] == [("mlflow", 0), ("otlp", 5)]

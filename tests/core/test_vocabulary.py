@@ -29,10 +29,11 @@ def test_names_are_unique():
 def test_form():
     """Names are lower-case with base units, helps are sentences, kinds are the three."""
     for metric in METRICS:
-        assert re.fullmatch(r"[a-z_*]+(/[a-z_*]+){0,2}", metric.name)
+        assert re.fullmatch(r"[a-z_*]+(/[a-z_*]+){0,3}", metric.name)
         assert metric.help.endswith(".")
         assert metric.kind in {"gauge", "counter", "duration"}
-        assert (metric.kind == "counter") == metric.name.endswith("_total")
+        counts = metric.name.endswith(("_total", "/sent_rows", "/refused_rows"))
+        assert (metric.kind == "counter") == counts
 
 
 @pytest.mark.promise("X-03")
@@ -136,6 +137,8 @@ def test_metadata():
     assert metric_of("mine") is None
     assert metric_of("grad_zero_ratio/encoder.0.attention") == BY_NAME["grad_zero_ratio/*"]
     assert metric_of("mine/encoder") is None
+    assert metric_of("stepscope/sink/my-mlflow.2/behind_rows") == BY_NAME["stepscope/sink/*/behind_rows"]
+    assert metric_of("stepscope/sink/mlflow") is None
 
 
 @pytest.mark.promise("X-03")

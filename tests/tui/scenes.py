@@ -7,6 +7,7 @@ from collections import deque
 
 import numpy as np
 
+from stepscope.views.sinks import TONES
 from stepscope.views.terminal import TerminalCurve, TerminalNode, TerminalRank, TerminalScene
 from stepscope.views.terminal_history import History, HistoryBuckets
 
@@ -88,6 +89,12 @@ def run_scene(ranks=4, gpus=2):
     ]
     scene.events = [{"time": NOW - 30, "kind": "checkpoint", "step": 500, "text": "saved step-500.pt"}]
     return scene
+
+
+def sink(name, state="keeping up", **facts):
+    """Return a sink as `sink_rows` has it."""
+    row = {"name": name, "state": state, "tone": TONES[state], "why": "", "address": f"{name}://host", "link": ""}
+    return row | {"behind_rows": 0, "behind_seconds": 0.0, "sent_rows": 12_345, "refused_rows": 0} | facts
 
 
 def machine_scene():

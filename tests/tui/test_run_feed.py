@@ -7,6 +7,8 @@ import pytest
 
 import stepscope
 from bench.drawn_runs import sick, write
+from stepscope.store.layout import RunFolder
+from stepscope.store.sinks import SENDING, SinkState
 from stepscope.tui.reading import answer, command, first_names, opened, request
 from stepscope.tui.run_feed import RunFeed
 from tests.integration.processes import until
@@ -131,3 +133,17 @@ def test_the_reading_process_answers(sick_run):
     assert facts["names"] == ["loss"]
     assert json.dumps(facts)
     assert len(columns["points_value"]) + len(columns["blocks_mean"]) > 0
+
+
+def test_sinks_are_read_again(tmp_path):
+    """The state of a sink follows what its sender writes."""
+    path = write(tmp_path / "demo" / "sent", sick("gpt", steps=10))
+    now = iter(range(100))
+    feed = RunFeed(path, clock=lambda: float(next(now)) * 2)
+    assert feed.scene.sinks == []
+    SinkState("a", "mlflow-0", "mlflow", state=SENDING, sent_rows=7).save(RunFolder(path))
+    feed.poll()
+    assert [(sink["name"], sink["state"], sink["sent_rows"]) for sink in feed.scene.sinks] == [
+        ("mlflow", "keeping up", 7)
+    ]
+    feed.close()

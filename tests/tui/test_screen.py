@@ -12,7 +12,7 @@ from stepscope.tui.frame import ViewOptions, length
 from stepscope.tui.screen import DRAWN, draw
 from stepscope.tui.theme import style_of
 from stepscope.views.terminal import TerminalRank, TerminalScene
-from tests.tui.scenes import alert, machine_scene, run_scene
+from tests.tui.scenes import alert, machine_scene, run_scene, sink
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SIZES = ((80, 24), (120, 36), (200, 55))
@@ -136,3 +136,36 @@ def test_the_rank_that_the_others_wait_for_stands_first():
     for rank in ranks:
         rank.phases = {}
     assert max(lateness(ranks), key=lambda rank: lateness(ranks)[rank]) == 0
+
+
+@pytest.mark.parametrize("size", [(40, 10), (60, 17), (80, 24), (133, 41), (400, 100)])
+@pytest.mark.parametrize("view", ["overview", "machine"])
+def test_screens_with_sinks_fill_exactly_the_room(view, size):
+    """Any number of sinks, with any text, leaves the screen as large as the terminal."""
+    scene = run_scene()
+    odd = {"why": "数据\x1b[31m " * 200, "behind_rows": 10**12, "behind_seconds": 1e9, "refused_rows": 10**9}
+    scene.sinks = [sink(f"sink {number} " * 9, "denied", **odd) for number in range(30)]
+    frame = draw(scene, ViewOptions(view=view), *size)
+    assert len(frame.lines) == size[1]
+    assert {length(line) for line in frame.lines} == {size[0]}
+    assert "\x1b" not in text_of(frame)
+
+
+def test_the_sink_in_trouble_comes_first():
+    """The overview names the worst sink and why; the machine view has all of them."""
+    scene = run_scene()
+    late = {"behind_rows": 41_124, "behind_seconds": 754.0, "why": "the connection was refused"}
+    scene.sinks = [sink("mlflow"), sink("otlp", "not answering", **late), sink("wandb", "done")]
+    shown = text_of(draw(scene, ViewOptions(), 160, 40))
+    line = next(row for row in shown.splitlines() if row.startswith(" sinks"))
+    found = " sinks  otlp not answering 12 min 34 s behind  mlflow keeping up  wandb done   the connection was refused"
+    assert line.rstrip() == found
+    shown = text_of(draw(scene, ViewOptions(view="machine"), 160, 40))
+    assert "41 124 rows, 12 min 34 s" in shown
+    assert "mlflow         keeping up                     nothing      12 345       0" in shown
+
+
+def test_no_sinks_no_line():
+    """A run without sinks has no word about them."""
+    for view in ("overview", "machine"):
+        assert "sink" not in text_of(draw(run_scene(), ViewOptions(view=view), 120, 36))

@@ -10,10 +10,13 @@ import pytest
 
 from stepscope.alerts.delivery.outbox import LineReader, entries, queue_path
 from stepscope.alerts.evaluation.rule_engine import Engine
+from stepscope.alerts.rules.builtin import rules
 from stepscope.alerts.user_requests import ask
 from stepscope.core import ring, status
 from stepscope.core.places import ALERTING_SUFFIX, REQUEST_SUFFIX
-from stepscope.watcher.alerting import Alerting, read_settings
+from stepscope.store.sinks import SinkState
+from stepscope.watcher.alerting import Alerting, explained, read_settings
+from tests.alerts.rows import Rig
 from tests.integration.processes import until
 
 pytestmark = pytest.mark.processes
@@ -265,3 +268,20 @@ def test_a_fault_of_the_rules_does_not_stop_the_recording(scene, monkeypatch):
     texts = [event["text"] for event in alerts(scene, "alerting")]
     assert [text.partition(":")[0] for text in texts] == ["cannot evaluate alerts", texts[1]]
     assert texts[1].startswith("alerts are off after 100 faults")
+
+
+@pytest.mark.parametrize(
+    ("node", "why", "end"),
+    [
+        ("here", "the server answered 503", " behind: the server answered 503"),
+        ("here", "", " behind"),
+        ("there", "x", " behind"),
+    ],
+)
+def test_a_sink_that_is_behind_says_why(stage, node, why, end):
+    """The alert has the reason that this node's sender wrote, if it wrote one."""
+    SinkState(node, "mlflow-0", name="mlflow", why=why).save(stage.folder)
+    SinkState(node, "mlflow-1", name="mlflow-2", why="another").save(stage.folder)
+    rig = Rig(*(rule for rule in rules() if rule.name == "sink_behind"))
+    [change] = rig.machine(10, stepscope__sink__mlflow__behind_seconds=700.0)
+    assert explained(change, stage.folder, "here").text.endswith(end)

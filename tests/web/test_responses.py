@@ -12,6 +12,7 @@ import pytest
 import stepscope
 from stepscope.store.layout import RunFolder
 from stepscope.store.reader import Past
+from stepscope.store.sinks import WAITING, SinkState
 from stepscope.views.overview import overview
 from tests.exporters.recorded import make_run, points_of, seal_points, tell
 from tests.web.messages import curves
@@ -110,6 +111,21 @@ def test_the_head_says_what_show_says(client, past):
     assert head["important"][0] == "loss"
     assert [number["key"] for number in head["numbers"]][:3] == ["step", "loss", "best"]
     assert head["changes"][0]["text"] == "saved a checkpoint"
+
+
+def test_the_head_has_the_sinks(client, root):
+    """The first screen has what the senders wrote, merged over nodes; a run without sinks has none."""
+    assert client.get("/api/run", query={"run": RUN}).json["sinks"] == []
+    for node in ("a", "b"):
+        late = {"why": "no route", "behind_rows": 5, "behind_seconds": 9.0}
+        SinkState(node, "mlflow-0", "mlflow", state=WAITING, **late).save(RunFolder(root / OTHER))
+    [sink] = client.get("/api/run", query={"run": OTHER}).json["sinks"]
+    assert (sink["name"], sink["state"], sink["why"], sink["behind_rows"]) == (
+        "mlflow",
+        "not answering",
+        "no route",
+        10,
+    )
 
 
 def test_the_processes_of_a_run_are_listed(client):

@@ -495,6 +495,7 @@ export interface RunHead {
   throughput: AttemptThroughput[];
   important: string[];
   changes: Happening[];
+  sinks: SinkRow[];
   end: RunEnd | null;
   points: number;
   problems: string[];
@@ -614,6 +615,25 @@ export interface Setting {
   key: string;
   values: unknown[];
   same: boolean;
+}
+
+/** Another tool that gets a copy of the run, over all nodes. */
+export interface SinkRow {
+  key: string;
+  name: string;
+  kind: string;
+  address: string;
+  state: string;
+  tone: string;
+  why: string;
+  since: number | null;
+  time: number | null;
+  nodes: number;
+  behind_rows: number;
+  behind_seconds: number;
+  sent_rows: number;
+  refused_rows: number;
+  link: string;
 }
 
 /** A step that took much longer than usual. */

@@ -10,6 +10,7 @@ import { shares } from "../src/views/ledger_classes.ts";
 import { labels } from "../src/views/line_labels.ts";
 import { emptyColumns } from "../src/views/run_columns.ts";
 import { shared } from "../src/views/shared_metrics.ts";
+import { behind, webLink } from "../src/views/sink_words.ts";
 import { textsOf } from "../src/views/text_cards.ts";
 import { throttled } from "../src/views/throttling.ts";
 
@@ -203,4 +204,19 @@ test("an alert that fires at the end of its run is shown as such", () => {
   assert.equal(stateWord(alert({ state: "firing" }), true), "firing");
   assert.equal(stateWord(alert({ state: "firing" }), false), "at the end");
   assert.equal(stateWord(alert({ state: "resolved" }), false), "resolved");
+});
+
+test("only web addresses without a password are links", () => {
+  assert.equal(webLink("https://ml.example/run/1"), "https://ml.example/run/1");
+  assert.equal(webLink("http://localhost:5000/#/x"), "http://localhost:5000/#/x");
+  for (const text of ["", "ml.example", "javascript:alert(1)", " JavaScript:alert(1)", "data:text/html,x", "//evil"]) {
+    assert.equal(webLink(text), null, text);
+  }
+  assert.equal(webLink("https://user:word@ml.example/"), null);
+});
+
+test("how far a sink is behind", () => {
+  assert.equal(behind(0, 0), "nothing");
+  assert.equal(behind(1, 2.5).replaceAll("\u202f", " "), "1 row, 2.5 s");
+  assert.equal(behind(1234, 303).replaceAll("\u202f", " "), "1 234 rows, 5 min 3 s");
 });

@@ -183,6 +183,9 @@ gpu_ecc: results since then may be wrong: go back to the checkpoint before it, a
 gpu_driver_hung: look at dmesg for driver errors; the node may need a reset
 sampler_blind: `stepscope doctor` shows what is missing; alerts on these metrics cannot fire until it is back
 rows_dropped: log fewer values, or set recorder.high_frequency; the metrics stepscope/* count the lost rows
+sink_behind: `stepscope doctor` checks the sink, `stepscope show RUN` says what it answers; nothing is lost, its rows
+    wait in the run
+sink_refused: the rows and the sink's reasons are in sinks/*/*.refused.jsonl of the run; the run itself has all rows
 """)
 """What to do about alerts that are not findings of a run, by the name of their rule."""
 

@@ -183,6 +183,13 @@ OTHERS = (
     Key("ledger.price", TEXT, "", "price per GPU hour: 2.5, 2.5 EUR, H100 or aws/H100; empty: costs are hidden"),
     Key("ledger.prices", TEXT, "", "file with prices and regions; empty: the file included in Stepscope"),
     Key("ledger.region", TEXT, "world", "country of the electricity, as in the prices file, for its CO₂ intensity"),
+    Key(
+        "exporters.sinks",
+        LIST,
+        (),
+        "other tools that get a copy of the run: addresses, or mappings (url, name, metrics, prefix, interval)",
+        secret=True,
+    ),
     Key("exporters.csv.enabled", SWITCH, True, "let ResourceMonitorCallback write its samples as CSV, one per epoch"),
     Key("exporters.csv.dir", PATH, "resource_logs", "folder of these CSV files"),
     Key("callbacks.throughput_monitor.enabled", SWITCH, True, "false turns the callback into a no-op"),
@@ -202,7 +209,7 @@ OTHERS = (
     Key("callbacks.resource_monitor.enabled", SWITCH, True, "false turns the callback into a no-op"),
     Key("callbacks.resource_monitor.log_interval", INTEGER.of("batches"), 10, "interval of reports on the console"),
 )
-"""The settings of alerts, costs and callbacks."""
+"""The settings of alerts, costs, sinks and callbacks."""
 
 KEYS = {key.path: key for key in (*SESSION, *OTHERS)}
 PATHS = (*KEYS, *ALIASES)

@@ -158,6 +158,10 @@ METRICS: tuple[Metric, ...] = (
     gauge("stepscope/tail_bytes", "Bytes of the run that are not sealed yet."),
     gauge("stepscope/watcher_cpu_ratio", "CPU time of the watcher, as a share of one CPU."),
     gauge("stepscope/watcher_memory_bytes", "Resident memory of the watcher."),
+    gauge("stepscope/sink/*/behind_rows", "Rows on disk that the sink does not have yet.", "rows"),
+    gauge("stepscope/sink/*/behind_seconds", "Age of the oldest row that the sink does not have yet; 0 if it has all."),
+    counter("stepscope/sink/*/sent_rows", "Rows that the sink has confirmed.", "rows"),
+    counter("stepscope/sink/*/refused_rows", "Rows that the sink refused for good.", "rows"),
 )
 
 _FACTORS = {"": 1.0, "percent": 0.01, "MiB": MIB, "GiB": GIB, "MiB/second": MIB}
@@ -207,6 +211,8 @@ PHASES = tuple(metric.name.removeprefix("phase/") for metric in METRICS if metri
 """Parts of a step that have a meaning, in the order in which they are shown; "other", the rest, is last."""
 
 
+SINK = "stepscope/sink/"
+"""Start of the metrics of a sink, whose name follows: any word, where other instances are numbers."""
 MEETING = ("backward", "communication")
 """Phases in which a rank may wait for others: without them a step is its own time."""
 
@@ -218,6 +224,8 @@ def phase_place(phase: str) -> int:
 
 def pattern_of(name: str) -> str:
     """Return a name with its instances replaced, as the table has it: `gpu/3/power_watts` is `gpu/*/power_watts`."""
+    if name.startswith(SINK):
+        return f"{SINK}*/{name.rpartition('/')[2]}"
     if not any(map(str.isdecimal, name)):
         return name
     return "/".join("*" if part.isdecimal() else part for part in name.split("/"))

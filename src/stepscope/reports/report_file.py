@@ -139,6 +139,7 @@ def _page(
         _part("Resource Utilization", _charts(machine), sections.resources(facts)),
         _part("Diagnosis and Recommendations", sections.diagnosis(facts)),
         _part("Alerts", sections.alerts(facts)),
+        _part("Sinks", sections.sinks(facts)) if facts["sinks"] else None,
         _part("Environment", sections.environment(facts)),
         tag("footer", f"{made} from {facts['points']:,} points. {EXTREMES}"),
     ]

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.numbers import format_change, format_value
 from stepscope.core.vocabulary import matches
-from stepscope.reports.report_sections import PHASE_TITLES, flat, moment, own_cost, phase_cells, text_of
+from stepscope.reports.report_sections import (
+    PHASE_TITLES,
+    SINK_TITLES,
+    flat,
+    moment,
+    own_cost,
+    phase_cells,
+    sink_cells,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +37,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
         ("Diagnosis and Recommendations", _diagnosis(facts)),
         ("Alerts", _alerts(facts)),
         ("Texts", _texts(facts)),
+        ("Sinks", _sinks(facts)),
         ("Environment", _environment(facts)),
     )
     paragraphs = [*_head(facts)]
@@ -142,6 +152,12 @@ def _texts(facts: Mapping[str, Any]) -> Iterator[str]:
     ]
     if rows:
         yield table(["name", "step", "text"], rows)
+
+
+def _sinks(facts: Mapping[str, Any]) -> Iterator[str]:
+    rows = [[text(one["name"]), one["state"], *sink_cells(one), text(one["why"])] for one in facts["sinks"]]
+    if rows:
+        yield table(SINK_TITLES, rows, "  nnn ")
 
 
 def _environment(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.compare.difference import SAME
 from stepscope.core.endings import is_bad
-from stepscope.core.numbers import format_change, format_share, format_value
+from stepscope.core.numbers import format_change, format_count, format_share, format_value
 from stepscope.core.vocabulary import PHASES, matches
 from stepscope.reports.markup import Markup, named, table, tag
+from stepscope.views.sinks import behind_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ ALERTS, CONFIG, EVENTS = 100, 200, 40
 SURE = 0.95
 """Confidence from which a finding is shown without it."""
 PHASE_TITLES = ("phase", "share", "per step", "p50", "p95", "max")
+SINK_TITLES = ("sink", "state", "behind", "rows sent", "refused", "why")
 ENVIRONMENT = ("host", "platform", "python", "cpu", "memory", "git", "command", "world_size", "path")
 LABELS = {"cpu": "processors", "world_size": "world size", "path": "folder"}
 """Labels of facts about the environment that differ from their keys."""
@@ -193,6 +195,20 @@ def alerts(facts: Mapping[str, Any]) -> Any:
         for one in found[:ALERTS]
     ]
     return _sheet(table(titles, rows))
+
+
+def sinks(facts: Mapping[str, Any]) -> Markup:
+    """Return the other tools that get a copy of the run."""
+    rows = [
+        [named(one["name"]), tag("span", one["state"], class_=one["tone"]), *sink_cells(one), one["why"]]
+        for one in facts["sinks"]
+    ]
+    return _sheet(table(SINK_TITLES, rows, "  nnn"))
+
+
+def sink_cells(one: Mapping[str, Any]) -> list[str]:
+    """Return how far a sink is behind, and how many rows it took and refused."""
+    return [behind_text(one), *(format_count(one[key]) for key in ("sent_rows", "refused_rows"))]
 
 
 def place_text(value: Any) -> str:

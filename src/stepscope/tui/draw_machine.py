@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.numbers import format_items, format_portion, format_share, format_value
 from stepscope.core.terminal_text import cut, level_of, plain
 from stepscope.core.vocabulary import unit_of
+from stepscope.tui.draw_sinks import sink_box
 from stepscope.tui.frame import box, left, length, meter, right, spark, tiled
 
 if TYPE_CHECKING:
@@ -174,6 +175,8 @@ def machine_view(scene: TerminalScene, width: int, height: int, options: ViewOpt
     """Return the machine view: values, cores, history, processes."""
     rows = machine_lines(scene, options, width - 2, 1000)
     lines = box([("machine", "title")], rows[options.scroll :], width, min(len(rows) + 2, max(5, height // 2)))
+    if scene.sinks and height - len(lines) >= 4:
+        lines += sink_box(scene.sinks, width, max(4, (height - len(lines)) // 2))
     node = max(scene.nodes.items(), default=(0, None))[1]
     if node is None:
         return lines

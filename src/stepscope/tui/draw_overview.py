@@ -10,6 +10,7 @@ from stepscope.core.numbers import format_duration, format_share, format_value
 from stepscope.core.terminal_text import cut, plain
 from stepscope.tui.draw_graphs import graphs
 from stepscope.tui.draw_machine import machine_lines, machine_rows
+from stepscope.tui.draw_sinks import sink_line
 from stepscope.tui.frame import beside, box, fitted, flowed, length, stacked
 from stepscope.tui.theme import phase_style, signs_of, state_style
 
@@ -32,6 +33,8 @@ def overview(scene: TerminalScene, width: int, height: int, options: ViewOptions
     cause = scene.status.get("cause")
     if cause:
         lines.append([(f" {plain(end_words(scene.state, cause))}", state_style(scene.state, cause))])
+    if scene.sinks:
+        lines.append(sink_line(scene.sinks, width))
     beneath = news_box(scene, width, 6 if height >= 45 else 5) if height >= TALL else _news_line(scene, width)
     middle = _middle(scene, width, height - len(lines) - len(beneath), options)
     room = height - len(lines) - len(beneath) - len(middle)

@@ -25,6 +25,7 @@ from stepscope.views.event_list import QUIET, EventCount, line_of
 from stepscope.views.pace import STEP, RankPace, StepPace
 from stepscope.views.rates import StepTotals
 from stepscope.views.run_card import status
+from stepscope.views.sinks import sink_rows
 from stepscope.views.terminal import TerminalCurve, TerminalNode, TerminalRank, TerminalScene
 from stepscope.views.terminal_history import History, HistoryBuckets
 
@@ -237,6 +238,7 @@ class RunFeed(SceneFeed):
             self._facts["recent_rate"] = 1 / seconds
         self._facts["rate"], scene.samples_per_second = self._pace.rates()
         scene.status = status(self._folder, self._facts, self._events, now)
+        scene.sinks = sink_rows(self._folder)
         nodes, _ = read_nodes(self._folder)
         newest = max((node.attempt for node in nodes), default=0)
         for node in nodes:

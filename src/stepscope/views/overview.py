@@ -28,6 +28,7 @@ from stepscope.views.pace import SAMPLES, STEP, pace_of
 from stepscope.views.rates import DEFINITIONS as RATES
 from stepscope.views.rates import rates
 from stepscope.views.run_list import standing
+from stepscope.views.sinks import sink_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -89,6 +90,7 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
         "metrics_total": len(names),
         "texts": last_texts(past),
         "machine": machine(past, sampled),
+        "sinks": sink_rows(RunFolder(past.path)),
         "end": end(past, ranks, stands["step"]),
         "own_cost": own_cost(past, counts, nodes, stands["duration"]),
         "events": dict(Counter(str(event.get("kind", "other")) for event in past.events())),

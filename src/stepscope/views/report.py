@@ -72,6 +72,7 @@ def report(past: Past, others: Sequence[Past] = (), now: float | None = None) ->
         "resources": _resources(past, listed),
         "diagnosis": diagnose(past),
         "alerts": alerts_of(past.events()),
+        "sinks": head["sinks"],
         "texts": text_list(past, TEXTS),
         "events": events["events"],
         "events_total": events["total"],

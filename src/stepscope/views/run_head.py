@@ -15,6 +15,7 @@ from stepscope.views.pace import STEP
 from stepscope.views.run_card import card as card_of
 from stepscope.views.run_card import status
 from stepscope.views.run_list import row
+from stepscope.views.sinks import sink_rows
 
 if TYPE_CHECKING:
     from stepscope.store.reader import Past
@@ -46,6 +47,7 @@ def run_head(past: Past, first: tuple[str, ...] = ()) -> dict[str, Any]:
         "throughput": overview.throughput(past, counts),
         "important": first_look(past, names, overview.machine_names(past, counts), first),
         "changes": changes(past),
+        "sinks": sink_rows(folder),
         "end": overview.end(past, ranks, now["step"]) if ended else None,
         "points": sum(counts.values()),
         "problems": [*past.known_problems][:50],

@@ -150,6 +150,8 @@ class TerminalScene:
     """Rows of `alerts_of`, the newest first."""
     events: list[dict[str, Any]] = field(default_factory=list)
     """The newest last; each has time, kind, step, text."""
+    sinks: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of `sink_rows`."""
     diagnosis: dict[str, Any] | None = None
 
     @property

@@ -6,13 +6,15 @@ fires again after the restart: people may be notified twice, but never miss an a
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.evaluation.notification_claims import NotificationClaims
-from stepscope.alerts.evaluation.state import Silence
+from stepscope.alerts.evaluation.state import FIRING, Silence
 from stepscope.alerts.user_requests import ACKNOWLEDGE, SILENCE, TEST, Inbox, UserRequest
 from stepscope.core import ring, status
 from stepscope.core.access import write_private
@@ -20,6 +22,8 @@ from stepscope.core.errors import in_words
 from stepscope.core.events import WATCHERS, is_users
 from stepscope.core.feed import Feed
 from stepscope.core.places import ALERTING_SUFFIX, NOTICE_SUFFIX
+from stepscope.core.terminal_text import plain
+from stepscope.core.vocabulary import SINK
 from stepscope.core.walls import wall
 from stepscope.store.events import read_events
 
@@ -54,6 +58,8 @@ MOST_EVENTS = 1000
 """Events that wait for a disk that cannot be written, and calls that wait until the rules are loaded."""
 MOST_FROM_TRAINER = 100
 """Alerts of the training's own rules that are handled in one tick."""
+MOST_REASON = 300
+"""Characters of a sink's reason in an alert."""
 OWN_KINDS = {*WATCHERS, "alert", "alert_options"}
 """Kinds of events that count only when Stepscope itself wrote them."""
 
@@ -270,7 +276,8 @@ class Alerting(Feed):
     def _evaluate(self, engine: Engine, pair: Pair) -> None:
         changes, self._changes = self._changes, []
         changes += self._answer(engine, self._inbox.new(pair.wall_ns / 1e9), pair)
-        self._handle(self._claims.claim(changes + engine.evaluate(pair.monotonic_ns), engine.rules), pair)
+        changes += [explained(change, self._folder, self._node) for change in engine.evaluate(pair.monotonic_ns)]
+        self._handle(self._claims.claim(changes, engine.rules), pair)
 
     def _failed(self, error: Exception) -> None:
         """Note a fault in a rule, from which the recording is isolated; after too many of them, alerts are off."""
@@ -342,6 +349,21 @@ class Alerting(Feed):
         """Stop; a notifier that has messages left continues by itself."""
         if self._notifying is not None:
             self._notifying.close()
+
+
+def explained(change: Transition, folder: RunFolder, node: str) -> Transition:
+    """Return an alert about a sink that is behind with the reason that its sender wrote; any other as it is."""
+    from stepscope.alerts.rules.builtin import SINK_BEHIND
+
+    if change.rule != SINK_BEHIND or change.state != FIRING:
+        return change
+    from stepscope.store.sinks import read_sinks
+
+    why = ""
+    with contextlib.suppress(OSError):  # an alert without its reason is better than none
+        names = {one.name: one.why for one in read_sinks(folder) if one.node == node}
+        why = next((names[name] for name in names if change.key.startswith(f"{SINK}{name}/")), "")
+    return dataclasses.replace(change, text=f"{change.text}: {plain(why, MOST_REASON)}") if why else change
 
 
 def _unreachable(facts: Mapping[str, Any]) -> str:

@@ -318,6 +318,31 @@ class RunIdentity(Response):
     labels: Any
 
 
+class SinkRow(Response):
+    """Another tool that gets a copy of the run, over all nodes."""
+
+    key: str
+    name: str
+    kind: str
+    address: str
+    """Without secrets."""
+    state: str
+    """In words: keeping up, catching up, not answering, denied or done."""
+    tone: str
+    """How the state is shown: good, go, warn or bad."""
+    why: str
+    since: float | None
+    time: float | None
+    """When its sender wrote this."""
+    nodes: int
+    behind_rows: int
+    behind_seconds: float
+    sent_rows: int
+    refused_rows: int
+    link: str
+    """Web address of the run in the sink; empty if there is none."""
+
+
 class RunHead(Response):
     """The first screen of a run."""
 
@@ -330,6 +355,7 @@ class RunHead(Response):
     throughput: list[AttemptThroughput]
     important: list[str]
     changes: list[Happening]
+    sinks: list[SinkRow]
     end: RunEnd | None
     points: int
     problems: list[str]

@@ -17,9 +17,11 @@ import { type Mounted, type Page, runOf, type View } from "../view.ts";
 import { card, failure, phaseBar, severityMark, skeleton, stateMark, table } from "../widgets.ts";
 import { stateWord } from "./alert_order.ts";
 import { configFacts, machineFacts } from "./run_facts.ts";
+import { SinkTable } from "./sink_table.ts";
 import { toneOfVerdict, verdict } from "./verdict.ts";
 
 const DIAGNOSE_MS = 10000;
+const SINKS_MS = 5000;
 const MOST_CHARTS = 6;
 /** Numbers that the progress bar shows already. */
 const SAID = new Set(["step", "epoch", "rate"]);
@@ -33,6 +35,7 @@ class OverviewView implements Mounted {
   private readonly progress: HTMLElement;
   private readonly phases = h("div", {}, skeleton(2));
   private readonly phaseNote = h("span", { class: "soft num" });
+  private readonly sinks = new SinkTable();
   private readonly alertCard: HTMLElement;
   private readonly alerts = h("ul", { class: "list" });
   private readonly changes = h("ul", { class: "list" });
@@ -42,6 +45,7 @@ class OverviewView implements Mounted {
   private readonly low = h("div", { class: "run-low" });
   private readonly problem = h("div");
   private readonly diagnosis: CachedAnswer<Diagnosis> | null;
+  private sinksAsked = 0;
   private diagnosed = 0;
   private diagnosedState = "";
   private took = 0;
@@ -92,7 +96,7 @@ class OverviewView implements Mounted {
       h(
         "div",
         { class: "run-top" },
-        h("div", { class: "stack" }, this.verdict, phases),
+        h("div", { class: "stack" }, this.verdict, phases, this.sinks.element),
         h("div", { class: "stack" }, state, this.alertCard, this.changeCard),
       ),
       this.end,
@@ -111,6 +115,8 @@ class OverviewView implements Mounted {
     );
     if (page.server.capabilities.alerts) this.stops.push(run.alerts.listen(() => this.drawAlerts()));
     if (this.diagnosis) this.stops.push(this.diagnosis.listen(() => this.drawVerdict()));
+    const timer = window.setInterval(() => this.followSinks(), SINKS_MS);
+    this.stops.push(() => clearInterval(timer));
     if (run.live.status) this.drawProgress(run.live.status);
     run.attentive = true;
     run.head.refresh();
@@ -165,6 +171,7 @@ class OverviewView implements Mounted {
       ),
     );
     this.drawPhases(head);
+    this.sinks.draw(head.sinks);
     redraw(this.end, head.end, () =>
       head.end?.traceback.length
         ? card("How it ended", h("pre", { class: "traceback" }, head.end.traceback.join("\n")))
@@ -182,6 +189,16 @@ class OverviewView implements Mounted {
     this.diagnosed = now;
     this.diagnosedState = state;
     this.diagnosis.refresh();
+  }
+
+  /** Sinks may catch up after the run has ended, when nothing else of it changes. */
+  private followSinks(): void {
+    const head = this.run.head.value;
+    if (!head || document.hidden || (this.run.live.status ?? head.status).state === "running") return;
+    const now = performance.now();
+    if (!head.sinks.some((sink) => sink.state !== "done") || now - this.sinksAsked < 10 * this.run.head.took) return;
+    this.sinksAsked = now;
+    this.run.head.refresh();
   }
 
   private drawPhases(head: RunHead): void {

@@ -98,6 +98,8 @@ HELP = {
     "sampler_blind": "A source of machine metrics fails.",
     "gpu_driver_hung": "The GPU driver does not answer.",
     "rows_dropped": "Rows were overwritten before they were written to disk.",
+    "sink_behind": "A row has waited for a sink for more than 10 minutes.",
+    "sink_refused": "A sink refuses rows for good.",
 }
 """What each rule detects, for the documentation."""
 
@@ -108,6 +110,9 @@ SLOW_FOR = 30.0
 """Seconds for which steps must be slow; on a shared machine a shorter slowdown means nothing."""
 LEAST_WAIT = 0.003
 """Seconds per step below which waiting for data is not reported; the diagnosis has the same floor."""
+
+SINK_BEHIND, SINK_LATE = "sink_behind", 600.0
+"""The rule to whose text the watcher adds the sink's reason, and how late a sink may be, in seconds."""
 
 _hourly = partial(Rule, cooldown=HOUR)
 _for_training = partial(_hourly, over="mean")
@@ -383,6 +388,17 @@ EVENTS = (
         metric=("stepscope/drops_total", "stepscope/drops_total/*"),
         cooldown=1800.0,
         message="rows are lost: they arrive faster than they can be written to disk",
+    ),
+    _hourly(
+        SINK_BEHIND,
+        when=f"stepscope/sink/*/behind_seconds > {SINK_LATE:g}",
+        hysteresis=0.5,
+        message="sink {instance} is {shown} behind",
+    ),
+    _hourly(
+        "sink_refused",
+        when="rate(stepscope/sink/*/refused_rows, 60s) > 0",
+        message="sink {instance} refuses rows, {last:.0f} so far",
     ),
 )
 """Rules on events of the run: ends, hangs, faults of GPUs, and our own faults."""

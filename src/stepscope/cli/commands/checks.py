@@ -8,6 +8,7 @@ import os
 import struct
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from stepscope.core.config import Config
+    from stepscope.exporters.sinks.address import SinkAddress
     from stepscope.samplers.nvidia import Gpus
     from stepscope.store.known_roots import KnownRoot
 
@@ -39,6 +41,11 @@ DEPENDENCIES = {
     "PyYAML": "no configuration file can be loaded",
 }
 NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "9p", "afs", "glusterfs"}
+SETTING = "exporters.sinks"
+PROBE_SECONDS = 5.0
+"""Seconds that all sinks together have to answer."""
+UNREACHED = "start it, or check that this machine can reach it"
+NOT_LOST = "until then its rows wait in the run"
 MOST_ROOTS = 10
 """Folders of runs that are listed."""
 SPARE = 256 << 20
@@ -332,6 +339,53 @@ def machine(gpus: Gpus, absent: Mapping[str, str]) -> Iterator[Check]:
         if what not in {"gpu", "amd", "nvidia"}:
             cause, _, remedy = why.partition("; ")
             yield Check("samples", OFF, f"{what}: {cause}", remedy)
+
+
+def sinks(config: Config, environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Iterator[Check]:
+    """Ask each sink of the configuration whether it would take rows; all at once, `seconds` in all."""
+    given = config.get(SETTING)
+    if not given:
+        return
+    from stepscope.exporters.sinks.address import sinks_of  # and its clients, only where there are sinks
+
+    found, problems = sinks_of({SETTING: given})
+    for problem in problems:
+        cause, _, remedy = problem.rpartition("; ")
+        yield Check("sinks", NOTE, cause, remedy)
+    answers: dict[str, Check] = {}
+    threads = [threading.Thread(target=_probe, args=(one, environ, answers), daemon=True) for one in found]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + seconds
+    for address, thread in zip(found, threads, strict=True):
+        thread.join(max(0.0, until - time.monotonic()))
+        silent = f"{address.name}: it does not answer within {format_value(seconds, 'seconds')}"
+        yield answers.get(address.name) or Check("sinks", NOTE, silent, f"{UNREACHED}; {NOT_LOST}")
+
+
+def _probe(address: SinkAddress, environ: Mapping[str, str], answers: dict[str, Check]) -> None:
+    """Ask one sink, in a thread, and keep the answer."""
+    from stepscope.exporters.sinks.sink import SinkDownError, SinkError
+    from stepscope.exporters.sinks.table import new_sink
+
+    def keep(state: str, text: str, remedy: str = "") -> None:
+        answers[address.name] = Check("sinks", state, f"{address.name}: {text}", remedy)
+
+    try:
+        sink = new_sink(address, environ)
+        try:
+            keep(OK, sink.probe())
+        finally:
+            sink.close()
+    except UsageError as error:
+        cause, _, remedy = str(error).rpartition("; ")
+        keep(NOTE, cause, remedy)
+    except SinkError as error:
+        if address.name not in answers:  # an answer counts, even if closing fails
+            remedy = UNREACHED if isinstance(error, SinkDownError) else "check its address, its token and your rights"
+            keep(NOTE, str(error), f"{remedy}; {NOT_LOST}")
+    except Exception as error:  # noqa: BLE001 - a fault of one sink must not end the report; its text may hold a secret
+        keep(NOTE, f"it cannot be checked ({type(error).__name__})", "report this fault")
 
 
 def variables(environ: Mapping[str, str]) -> Iterator[Check]:

@@ -1,7 +1,7 @@
 """Check this installation: what was detected, what is missing and why, and what to do.
 
-Checks interpreter, packages, folders, shared memory, GPUs, the machine's sensors, container, launcher and
-configuration, and recovers data left behind by crashed processes. Exit code 0 if a run started here would be recorded,
+Checks interpreter, packages, folders, shared memory, GPUs, the machine's sensors, container, launcher, configuration
+and sinks, and recovers data left behind by crashed processes. Exit code 0 if a run started here would be recorded,
 else 1.
 """
 
@@ -74,6 +74,7 @@ def examine(root: str | None) -> Iterator[Check]:
     yield from checks.machine(describe_gpus(), _absent())
     yield from checks.surroundings(environ)
     yield from checks.launcher(environ)
+    yield from checks.sinks(config, environ)
 
 
 def _absent() -> dict[str, str]:

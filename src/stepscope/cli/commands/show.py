@@ -21,8 +21,9 @@ from stepscope.cli.text.progress import progress
 from stepscope.cli.text.sheet import Sheet
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.cli.text.terminal import bar, sparkline
-from stepscope.core.numbers import format_age, format_count, format_duration, format_value
+from stepscope.core.numbers import format_age, format_count, format_duration, format_items, format_value
 from stepscope.core.terminal_text import cut, plain
+from stepscope.views.sinks import behind_text
 
 if TYPE_CHECKING:
     import argparse
@@ -38,6 +39,7 @@ PHASES = 12
 CONFIG_LINES = 3
 MOST_NOTES = 1000
 """Characters of the notes; JSON has all."""
+SINK_STYLES = {"good": "green", "go": "blue", "warn": "yellow", "bad": "red"}
 METRIC_TITLES = ("last", "min", "max", "mean", "nan/inf")
 FIGURES = ("mean", "p50", "p95", "max")
 
@@ -79,7 +81,8 @@ class RunSheet(Sheet):
 
     def lines(self) -> Iterator[str]:
         """Yield the page."""
-        parts = (self._head, self._time, self._metrics, self._texts, self._machine, self._ranks, self._end, self._foot)
+        told = (self._head, self._time, self._metrics, self._texts, self._machine, self._sinks)
+        parts = (*told, self._ranks, self._end, self._foot)
         yield from (line for part in parts for line in part())
 
     def _head(self) -> Iterator[str]:
@@ -199,6 +202,24 @@ class RunSheet(Sheet):
             yield from self._title("Machine", f"means over the run; {number} metrics in all, --metric NAME shows one")
             yield from found
 
+    def _sinks(self) -> Iterator[str]:
+        found = self._facts["sinks"]
+        if not found:
+            return
+        yield from self._title("Sinks", "other tools that get a copy of this run")
+        titles = ("behind", "sent", "refused")
+        shape = [Column("name", narrowest=8), Column("state"), *(Column(title, right=True) for title in titles)]
+        shape += [Column("address", narrowest=12, optional=True)]
+        yield from table(shape, [_sink_row(sink) for sink in found], self._width, self._paint, 2)
+        for sink in found:
+            if sink["why"]:
+                since = f" for {format_age(self._now - sink['since'])}" if sink["since"] else ""
+                text = f"{plain(sink['name'], 40)}: {sink['state']}{since}: {plain(sink['why'])}"
+                for line in textwrap.wrap(text, self._width - 4, subsequent_indent="  ", max_lines=3):
+                    yield self._paint(cut(f"  {line}", self._width), SINK_STYLES[sink["tone"]])
+            if sink["link"]:
+                yield self._note(f"{plain(sink['name'], 40)}: {plain(sink['link'])}")
+
     def _end(self) -> Iterator[str]:
         facts = self._facts["end"]
         found = list(end_lines(facts, self._width, self._paint))
@@ -277,6 +298,19 @@ def flatten(config: Any, above: str = "") -> Iterator[str]:
 def _phase_row(phase: dict[str, Any], width: int) -> list[Cell | str]:
     share, figures = phase["share"], [_seconds(phase[key]) for key in FIGURES]
     return [plain(phase["phase"]), format_value(share, "ratio"), Cell(bar(share or 0.0, width), "blue"), *figures]
+
+
+def _sink_row(sink: dict[str, Any]) -> list[Cell | str]:
+    refused = Cell(format_count(sink["refused_rows"]), "red" if sink["refused_rows"] else "")
+    state = Cell(sink["state"], SINK_STYLES[sink["tone"]])
+    return [
+        plain(sink["name"], 40),
+        state,
+        behind_text(sink),
+        format_items(sink["sent_rows"], "row"),
+        refused,
+        plain(sink["address"]),
+    ]
 
 
 def _metric_row(metric: dict[str, Any], wide: bool) -> list[Cell | str]:  # noqa: FBT001 - private

@@ -145,8 +145,9 @@ def _scheme(url: str, what: str) -> str:
         raise UsageError(what, cause, f"known are {', '.join(f'{one}://' for one in SINKS)}")
     try:
         port = urlsplit(HOLE.sub("1", url)).port
-    except ValueError as error:
-        raise UsageError(what, f"its address is malformed ({error})", "correct it") from None
+    except ValueError:  # whose text would quote the address, with its password
+        remedy = "correct it; in a password, write characters such as @ # / as %40 %23 %2F"
+        raise UsageError(what, "its address is malformed", remedy) from None
     if port == 0:
         raise UsageError(what, "its address has the port 0", "name the port that the server listens on")
     return scheme
