@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,8 @@ UNITS = {
     "volts": "V",
 }
 """Our units as OpenTelemetry writes them."""
+KEPT = 1 << 14
+"""Series whose encoded labels are kept."""
 _TIME, _VALUE = key(3, FIXED64), key(4, FIXED64)
 
 
@@ -85,9 +88,9 @@ def _metrics(table: Sequence[Series], points: DataPoints) -> bytes:
     parts: dict[str, tuple[Series, list[bytes]]] = {}
     for code, count in zip(groups.tolist(), counts.tolist(), strict=True):
         series = table[ordered[code >> 4]]
-        head, body = _template(series, code & 15)
-        templates.append((head + body, len(head)))
-        parts.setdefault(series.name, (series, []))[1].append((head + body) * count)
+        template = _template(series, code & 15)
+        templates.append(template)
+        parts.setdefault(series.name, (series, []))[1].append(template[0] * count)
     filled = memoryview(
         _filled(points, groups & 15, counts, templates, [piece for _, own in parts.values() for piece in own])
     )
@@ -95,20 +98,28 @@ def _metrics(table: Sequence[Series], points: DataPoints) -> bytes:
     start = 0
     for series, own in parts.values():
         size = sum(map(len, own))
-        about = text(1, series.name) + text(2, series.help) + text(3, UNITS.get(series.unit, ""))
+        about = _about(series)
         gauge = key(5, BYTES) + varint(size)
         pieces += (key(2, BYTES), varint(len(about) + len(gauge) + size), about, gauge, filled[start : start + size])
         start += size
     return b"".join(pieces)
 
 
-def _template(series: Series, width: int) -> tuple[bytes, bytes]:
-    """Return the head and the content of a point, whose numbers are zero still; the step is at the end."""
+@lru_cache(maxsize=KEPT)
+def _template(series: Series, width: int) -> tuple[bytes, int]:
+    """Return a point whose numbers are zero still, and where its content starts; the step is at the end."""
     hole = bytes(8)
     labels = b"".join(block(7, attribute(name, value)) for name, value in series.labels if name != "__name__")
     step = block(7, text(1, "step") + block(2, key(3, VARINT) + bytes(width))) if width else b""
     body = _TIME + hole + _VALUE + hole + labels + step
-    return key(1, BYTES) + varint(len(body)), body
+    head = key(1, BYTES) + varint(len(body))
+    return head + body, len(head)
+
+
+@lru_cache(maxsize=KEPT)
+def _about(series: Series) -> bytes:
+    """Return what a metric begins with: name, help and unit."""
+    return text(1, series.name) + text(2, series.help) + text(3, UNITS.get(series.unit, ""))
 
 
 def _filled(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 NORMAL_NAN = 0x7FF8000000000001
 """The NaN that is a value. Another one, 0x7FF0000000000002, would end the series."""
 METRIC_TYPES = {COUNTER: 1, GAUGE: 2}
+SERIES, REFS, METADATA, HELP_REF, UNIT_REF = key(5, BYTES), key(1, BYTES), key(5, BYTES), key(3, VARINT), key(4, VARINT)
+"""Keys of the fields of a 2.0 message."""
+KEPT = 1 << 14
+"""Series whose encoded labels are kept."""
+_kept_varint = lru_cache(maxsize=1 << 15)(varint)
 NO_SERIES = text(4, "")
 """A 2.0 message without series: its table of texts begins with the empty one."""
 
@@ -58,7 +63,7 @@ def message_1(table: Sequence[Series], samples: Samples) -> bytes:
     """Return a WriteRequest of remote write 1.0."""
     pieces: list[bytes] = []
     for number, rows in _by_series(samples):
-        head = b"".join(block(1, text(1, name) + text(2, value)) for name, value in table[number].labels)
+        head = _labels_1(table[number])
         pieces += (key(1, BYTES), varint(len(head) + len(rows)), head, rows)
     return b"".join(pieces)
 
@@ -68,16 +73,27 @@ def message_2(table: Sequence[Series], samples: Samples) -> bytes:
     symbols: dict[str, int] = {"": 0}
     pieces: list[bytes] = []
     for number, rows in _by_series(samples):
-        series = table[number]
-        refs = bytearray()
-        for word in itertools.chain.from_iterable(series.labels):
-            ref = symbols.setdefault(word, len(symbols))
-            refs += ref.to_bytes(1, "little") if ref < 0x80 else varint(ref)
-        help_ref, unit_ref = (symbols.setdefault(word, len(symbols)) for word in (series.help, series.unit))
-        metadata = integer(1, METRIC_TYPES[series.kind]) + integer(3, help_ref) + integer(4, unit_ref)
-        head, tail = block(1, bytes(refs)), block(5, metadata)
-        pieces += (key(5, BYTES), varint(len(head) + len(rows) + len(tail)), head, rows, tail)
+        words, kind = _words(table[number])
+        refs = [_kept_varint(symbols.setdefault(word, len(symbols))) for word in words]
+        labels = b"".join(refs[:-2])
+        tail = kind + HELP_REF + refs[-2] + UNIT_REF + refs[-1]
+        sizes = varint(len(labels)), varint(len(tail))
+        size = 2 + len(sizes[0]) + len(sizes[1]) + len(labels) + len(tail) + len(rows)
+        pieces += (SERIES, varint(size), REFS, sizes[0], labels, rows, METADATA, sizes[1], tail)
     return b"".join([text(4, symbol) for symbol in symbols] + pieces)
+
+
+@lru_cache(maxsize=KEPT)
+def _labels_1(series: Series) -> bytes:
+    """Return the labels of a series as fields of remote write 1.0."""
+    return b"".join(block(1, text(1, name) + text(2, value)) for name, value in series.labels)
+
+
+@lru_cache(maxsize=KEPT)
+def _words(series: Series) -> tuple[tuple[str, ...], bytes]:
+    """Return the texts of a series, its help and unit last, and its type as the first field of its metadata."""
+    words = itertools.chain(*series.labels, (series.help, series.unit))
+    return tuple(words), integer(1, METRIC_TYPES[series.kind])
 
 
 def _by_series(samples: Samples) -> Iterator[tuple[int, bytes]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,8 +26,9 @@ STEP = Target(f"{PREFIX}_{STEP_SECONDS}", "Duration of the step.")
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 
 
-class Series(NamedTuple):
-    """One labelled series."""
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One labelled series. It equals only itself, so that encoders can keep what they made of it."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
