@@ -129,6 +129,32 @@ def test_what_2_leaves_out_is_refused(status):
         sink.close()
 
 
+def test_a_server_that_dislikes_empty_messages_is_used():
+    """A server that refuses a message without series gets data as 1.0; only the probe reports it."""
+
+    def answer(request):
+        return (204, {}, b"") if unpacked(request) and not is_2(request) else (400, {}, b"no series")
+
+    with Receiver(answer) as receiver:
+        sink = sink_of(receiver)
+        assert sink.send(losses(1.0)) == Receipt()
+        with pytest.raises(SinkRefusesError, match="no series"):
+            sink.probe()
+        sink.close()
+
+
+def test_a_batch_that_both_versions_refuse_changes_nothing():
+    """If a server refuses a batch in both versions, the next batch is tried in 2.0 again."""
+    answers = [(400, {}, b"broken"), (400, {}, b"broken"), (204, {WRITTEN: "1"}, b"")]
+    with Receiver(lambda request: answers.pop(0)) as receiver:
+        sink = sink_of(receiver, known={"version": "2"})
+        with pytest.raises(SinkRefusesError):
+            sink.send(losses(1.0))
+        assert sink.send(losses(2.0)) == Receipt()
+        assert [is_2(request) for request in receiver.requests] == [True, False, True]
+        sink.close()
+
+
 def test_a_forced_version_is_kept():
     """With version=2 an old server is a mistake that is reported; with version=1 nothing else is tried."""
     with Receiver(old(204)) as receiver:

@@ -20,7 +20,7 @@ from stepscope.exporters.sinks.sink import Alert, Receipt, Row, RunNews
 from tests.exporters.sinks.batches import RUN, batch_of
 from tests.integration.processes import free_port, until
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.processes
 
 
 def fetched(url):

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from stepscope.core.ring import NO_STEP
 from stepscope.exporters.sinks.otlp_message import DataPoints, request
 from stepscope.exporters.sinks.remote_write_message import in_time_order, message_1, message_2
-from stepscope.exporters.sinks.series import Series
+from stepscope.exporters.sinks.series import LabelledSeries
 from stepscope.exporters.sinks.snappy import literal_block
 from tests.exporters.sinks.remote_write_schema import read_1, read_2
 from tests.exporters.sinks.wire_receiver import unsnapped
@@ -24,7 +24,7 @@ from tests.exporters.sinks.wire_receiver import unsnapped
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 TABLES = st.lists(
     st.builds(
-        lambda name, labels, text, unit, kind: Series(
+        lambda name, labels, text, unit, kind: LabelledSeries(
             name, (("__name__", name), *sorted(labels.items())), text, kind, unit
         ),
         TEXTS,
@@ -34,7 +34,7 @@ TABLES = st.lists(
         st.sampled_from(["gauge", "counter"]),
     ),
     min_size=1,
-    max_size=300,
+    max_size=60,
 )
 TIMES = st.one_of(st.integers(0, 2**50), st.integers(-(2**40), 2**8))
 VALUES = st.floats(width=64)
@@ -83,7 +83,7 @@ def test_remote_write_2_reads_back(table, points):
 
 def test_no_value_is_a_stale_marker():
     """A NaN with the bits that end a series is sent as the ordinary NaN."""
-    table = [Series("a", (("__name__", "a"),), "", "gauge", "")]
+    table = [LabelledSeries("a", (("__name__", "a"),), "", "gauge", "")]
     value = np.array([0x7FF0000000000002, 0xFFF8000000000000], np.uint64).view(np.float64)
     samples = in_time_order(np.zeros(2, np.int64), np.arange(2), value)
     for message in (message_1(table, samples), message_2(table, samples)):

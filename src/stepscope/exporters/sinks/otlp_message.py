@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.exporters.sinks.series import Series
+    from stepscope.exporters.sinks.series import LabelledSeries
 
 SCOPE = "stepscope"
 UNITS = {
@@ -65,14 +65,14 @@ def attribute(name: str, value: str) -> bytes:
     return text(1, name) + block(2, text(1, value))
 
 
-def request(resource: Mapping[str, str], table: Sequence[Series], points: DataPoints) -> bytes:
+def request(resource: Mapping[str, str], table: Sequence[LabelledSeries], points: DataPoints) -> bytes:
     """Return a request with all points as gauges, those of one name together."""
     content = block(1, b"".join(block(1, attribute(name, value)) for name, value in resource.items()))
     scope = block(1, text(1, SCOPE) + text(2, __version__))
     return block(1, content + block(2, scope + _metrics(table, points)))
 
 
-def _metrics(table: Sequence[Series], points: DataPoints) -> bytes:
+def _metrics(table: Sequence[LabelledSeries], points: DataPoints) -> bytes:
     """Return the metrics as fields of their scope. Points of one series and width of step are encoded together."""
     used = np.unique(points.series)
     ordered = sorted(used.tolist(), key=lambda number: (table[number].name, number))
@@ -85,7 +85,7 @@ def _metrics(table: Sequence[Series], points: DataPoints) -> bytes:
     points = points.select(np.argsort(group, kind="stable"))
     groups, counts = np.unique(group, return_counts=True)
     templates: list[tuple[bytes, int]] = []
-    parts: dict[str, tuple[Series, list[bytes]]] = {}
+    parts: dict[str, tuple[LabelledSeries, list[bytes]]] = {}
     for code, count in zip(groups.tolist(), counts.tolist(), strict=True):
         series = table[ordered[code >> 4]]
         template = _template(series, code & 15)
@@ -106,7 +106,7 @@ def _metrics(table: Sequence[Series], points: DataPoints) -> bytes:
 
 
 @lru_cache(maxsize=KEPT)
-def _template(series: Series, width: int) -> tuple[bytes, int]:
+def _template(series: LabelledSeries, width: int) -> tuple[bytes, int]:
     """Return a point whose numbers are zero still, and where its content starts; the step is at the end."""
     hole = bytes(8)
     labels = b"".join(block(7, attribute(name, value)) for name, value in series.labels if name != "__name__")
@@ -117,7 +117,7 @@ def _template(series: Series, width: int) -> tuple[bytes, int]:
 
 
 @lru_cache(maxsize=KEPT)
-def _about(series: Series) -> bytes:
+def _about(series: LabelledSeries) -> bytes:
     """Return what a metric begins with: name, help and unit."""
     return text(1, series.name) + text(2, series.help) + text(3, UNITS.get(series.unit, ""))
 

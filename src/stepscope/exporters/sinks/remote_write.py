@@ -25,6 +25,7 @@ from stepscope.exporters.sinks.sink import (
     Sink,
     SinkDeniesError,
     SinkDownError,
+    SinkRefusesError,
 )
 from stepscope.exporters.sinks.snappy import literal_block
 
@@ -79,6 +80,7 @@ class RemoteWriteSink(Sink):
         self._last = np.empty(0, np.int64)
         self._news: NewsBoard | None = None
         self._told = 0
+        self._end = 0.0
         self.clock = time.time
 
     def probe(self) -> str:
@@ -92,8 +94,12 @@ class RemoteWriteSink(Sink):
         self._table = SeriesTable(self.address.prefix, {**run_labels(run), "job": self._job})
         self._last = np.empty(0, np.int64)
         self._news = NewsBoard(run)
-        version = known.get("version", "")
-        self._version = self._forced or (version if version in HEADERS else self._negotiated())
+        self._version = self._forced or known.get("version", "")
+        if self._version not in HEADERS:
+            try:
+                self._version = self._negotiated()
+            except SinkRefusesError:  # a server may dislike a message without series: the first batch will tell
+                self._version = "1"
         return {"version": self._version, **self._link(run)}
 
     def send(self, batch: Batch) -> Receipt:
@@ -134,12 +140,13 @@ class RemoteWriteSink(Sink):
 
     def _deliver(self, samples: Samples) -> Receipt:
         """Send samples in one message, and remember their times."""
+        self._end = time.monotonic() + CALL_SECONDS
         if not len(samples):
             return Receipt()
         receipt = self._confirmed(samples) if self._version == "2" else None
         if receipt is None:
-            self._version = "1"
             receipt = self._sent_1(samples)
+            self._version = "1"
         np.maximum.at(self._last_times(), samples.series, samples.time)
         return receipt
 
@@ -161,13 +168,9 @@ class RemoteWriteSink(Sink):
 
     def _sent_1(self, samples: Samples) -> Receipt:
         """Send samples as 1.0."""
-        end = time.monotonic() + CALL_SECONDS
 
         def attempt(some: Samples) -> str:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise SinkDownError("no answer in time")
-            answer = self._post("1", message_1(self._table.all, some), left)
+            answer = self._post("1", message_1(self._table.all, some))
             text = answer.body[:2000].decode("utf-8", "replace").strip()
             if answer.status == 400 and text.startswith(ROLLED_BACK):
                 return self._client.scrubbed(text)
@@ -195,6 +198,7 @@ class RemoteWriteSink(Sink):
 
     def _negotiated(self) -> str:
         """Return the version that the server speaks, by what it answers to messages without series."""
+        self._end = time.monotonic() + CALL_SECONDS
         answer = self._post("2", NO_SERIES) if self._forced != "1" else None
         if answer is not None and 200 <= answer.status < 300 and _written(answer) is not None:
             return "2"
@@ -205,9 +209,12 @@ class RemoteWriteSink(Sink):
         self._check_1(self._post("1", b""))
         return "1"
 
-    def _post(self, version: str, message: bytes, seconds: float = CALL_SECONDS) -> Answer:
-        body = literal_block(message)
-        return self._client.request("POST", "", body, HEADERS[version], seconds, judged=False)
+    def _post(self, version: str, message: bytes) -> Answer:
+        """Send a message; all messages of one call share its time."""
+        seconds = self._end - time.monotonic()
+        if seconds <= 0:
+            raise SinkDownError("no answer in time")
+        return self._client.request("POST", "", literal_block(message), HEADERS[version], seconds, judged=False)
 
     def _said(self, answer: Answer) -> str:
         text = self._client.scrubbed(answer.body[:2000].decode("utf-8", "replace"))

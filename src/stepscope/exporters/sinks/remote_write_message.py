@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.exporters.sinks.series import Series
+    from stepscope.exporters.sinks.series import LabelledSeries
 
 NORMAL_NAN = 0x7FF8000000000001
 """The NaN that is a value. Another one, 0x7FF0000000000002, would end the series."""
@@ -59,7 +59,7 @@ def in_time_order(series: NDArray[np.int64], time: NDArray[np.int64], value: NDA
     return found if last.all() else found.select(last)
 
 
-def message_1(table: Sequence[Series], samples: Samples) -> bytes:
+def message_1(table: Sequence[LabelledSeries], samples: Samples) -> bytes:
     """Return a WriteRequest of remote write 1.0."""
     pieces: list[bytes] = []
     for number, rows in _by_series(samples):
@@ -68,7 +68,7 @@ def message_1(table: Sequence[Series], samples: Samples) -> bytes:
     return b"".join(pieces)
 
 
-def message_2(table: Sequence[Series], samples: Samples) -> bytes:
+def message_2(table: Sequence[LabelledSeries], samples: Samples) -> bytes:
     """Return a Request of remote write 2.0: texts stand once in a table, and series refer to them."""
     symbols: dict[str, int] = {"": 0}
     pieces: list[bytes] = []
@@ -84,13 +84,13 @@ def message_2(table: Sequence[Series], samples: Samples) -> bytes:
 
 
 @lru_cache(maxsize=KEPT)
-def _labels_1(series: Series) -> bytes:
+def _labels_1(series: LabelledSeries) -> bytes:
     """Return the labels of a series as fields of remote write 1.0."""
     return b"".join(block(1, text(1, name) + text(2, value)) for name, value in series.labels)
 
 
 @lru_cache(maxsize=KEPT)
-def _words(series: Series) -> tuple[tuple[str, ...], bytes]:
+def _words(series: LabelledSeries) -> tuple[tuple[str, ...], bytes]:
     """Return the texts of a series, its help and unit last, and its type as the first field of its metadata."""
     words = itertools.chain(*series.labels, (series.help, series.unit))
     return tuple(words), integer(1, METRIC_TYPES[series.kind])

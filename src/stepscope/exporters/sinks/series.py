@@ -27,7 +27,7 @@ _NO_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class LabelledSeries:
     """One labelled series. It equals only itself, so that encoders can keep what they made of it."""
 
     name: str
@@ -55,7 +55,7 @@ class SeriesTable:
         self._names = Names()
         self._numbers: dict[tuple[str, int, int], int] = {}
         self._known: dict[tuple[tuple[str, str], ...], int] = {}
-        self.all: list[Series] = []
+        self.all: list[LabelledSeries] = []
         self.factors = np.ones(0)
         """The factor of each series."""
 
@@ -93,7 +93,7 @@ class SeriesTable:
             unit = vocabulary.unit_of(target.family)
             self._known[pairs] = len(self.all)
             name = dict(pairs)["__name__"]
-            self.all.append(Series(name, pairs, target.help, target.kind, unit, target.factor, source))
+            self.all.append(LabelledSeries(name, pairs, target.help, target.kind, unit, target.factor, source))
         return self._known[pairs]
 
     def _pairs(self, target: Target, labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
