@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stepscope.exporters.prometheus.board import Board
-from stepscope.exporters.sinks.news import MOST_SETTINGS, NewsBoard
+from stepscope.exporters.sinks.news_series import MOST_SETTINGS, NewsBoard
 from stepscope.exporters.sinks.series import SeriesTable, run_labels
 from stepscope.exporters.sinks.sink import Alert, Row, RunFacts, RunNews
 from tests.exporters.sinks.batches import RUN, batch_of

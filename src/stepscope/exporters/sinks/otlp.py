@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.core.errors import UsageError
 from stepscope.exporters.sinks.http import Answer, HttpClient, is_page
-from stepscope.exporters.sinks.news import NewsBoard
+from stepscope.exporters.sinks.news_series import NewsBoard
 from stepscope.exporters.sinks.otlp_message import DataPoints, request
 from stepscope.exporters.sinks.series import SeriesTable, run_labels
 from stepscope.exporters.sinks.sink import Receipt, Sink, SinkDownError

@@ -15,7 +15,7 @@ import numpy as np
 
 from stepscope.core.errors import UsageError
 from stepscope.exporters.sinks.http import Answer, HttpClient, is_page, judge
-from stepscope.exporters.sinks.news import NewsBoard
+from stepscope.exporters.sinks.news_series import NewsBoard
 from stepscope.exporters.sinks.remote_write_message import NO_SERIES, Samples, in_time_order, message_1, message_2
 from stepscope.exporters.sinks.series import SeriesTable, run_labels
 from stepscope.exporters.sinks.sift import sift
