@@ -114,7 +114,7 @@ def test_metadata_is_right(metadata, wheel):
 
 def test_every_extra_of_the_design_exists(metadata):
     """The extras are those of the design, and the ones for tests, development and benchmarks."""
-    design = "torch lightning transformers ray tensorboard mlflow wandb otel clickhouse png arrow"
+    design = "torch lightning transformers ray tensorboard mlflow wandb clickhouse png arrow"
     assert set(metadata.get_all("Provides-Extra")) == {*design.split(), "test", "dev", "bench"}
 
 

@@ -61,12 +61,13 @@ class SinkAddress:
 
     def options(self, environ: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
         """Return the options after the `?` of the address; UsageError if one is not in `known`."""
-        found = dict(parse_qsl(self.target(environ).query, keep_blank_values=True))
+        found = dict(parse_qsl(urlsplit(self.url).query, keep_blank_values=True))
         unknown = sorted(set(found) - set(known))
         if unknown:
             cause = f"its address has the unknown option {unknown[0][:40]!r}"
             raise UsageError(f"use sink {self.name}", cause, f"known are {', '.join(known) or 'none'}")
-        return found
+        # Filled last: a secret may hold what would end an option, and must not end up in the message above.
+        return {option: filled(value, environ, f"use sink {self.name}") for option, value in found.items()}
 
     @cached_property
     def _expression(self) -> tuple[re.Pattern[str], re.Pattern[str]]:

@@ -17,17 +17,9 @@ import numpy as np
 from stepscope.core.ring import NO_STEP
 from stepscope.core.tensorboard import EXACT_FIELD, crc_table
 from stepscope.exporters.files.portions import portions
-from stepscope.exporters.tensorboard.records import (
-    FIXED32,
-    FIXED64,
-    VARINT,
-    block,
-    first_event,
-    head_of,
-    key,
-    place_of,
-    varint,
-)
+from stepscope.exporters.protobuf import FIXED32, FIXED64, VARINT, block, key, varint
+from stepscope.exporters.protobuf_columns import as_bytes, repeated, varint_widths, varints
+from stepscope.exporters.tensorboard.records import first_event, head_of, place_of
 from stepscope.store.points import Points, series_starts
 
 if TYPE_CHECKING:
@@ -91,7 +83,7 @@ def _chunk(tag: bytes, time: NDArray[np.float64], step: NDArray[np.int64], value
     with np.errstate(over="ignore"):
         short = value.astype("<f4")
     exact = ~np.isnan(value) & (short.astype(np.float64) != value)
-    width = _varint_widths(step)
+    width = varint_widths(step)
     kind = width * 2 + exact
     found: list[bytes] = [b""] * len(value)
     kinds = np.unique(kind)
@@ -119,40 +111,13 @@ def _rows(
     message_size = len(message) + 4 + (len(tail) + 8 if exact is not None else 0)
     summary = key(1, 2) + varint(message_size)
     opening = key(5, 2) + varint(len(summary) + message_size) + summary + message
-    same = partial(_repeated, len(time))
-    parts = [same(key(1, FIXED64)), _bytes(time.astype("<f8")), same(key(2, VARINT)), _varints(step, width)]
-    parts += [same(opening), _bytes(short)]
+    same = partial(repeated, len(time))
+    parts = [same(key(1, FIXED64)), as_bytes(time.astype("<f8")), same(key(2, VARINT)), varints(step, width)]
+    parts += [same(opening), as_bytes(short)]
     if exact is not None:
-        parts += [same(tail), _bytes(exact.astype("<f8"))]
+        parts += [same(tail), as_bytes(exact.astype("<f8"))]
     content = np.hstack(parts)
-    return np.hstack([same(head_of(content.shape[1])), content, _bytes(_masked_crcs(content))])
-
-
-def _repeated(times: int, data: bytes) -> NDArray[np.uint8]:
-    return np.broadcast_to(np.frombuffer(data, np.uint8), (times, len(data)))
-
-
-def _bytes(column: NDArray[np.generic]) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(column).view(np.uint8).reshape(len(column), column.dtype.itemsize)
-
-
-def _varint_widths(step: NDArray[np.int64]) -> NDArray[np.int64]:
-    left = step.astype(np.uint64)
-    width = np.ones(len(step), np.int64)
-    for _ in range(9):
-        left = left >> np.uint64(7)
-        width += left > 0
-    return width
-
-
-def _varints(step: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
-    left = step.astype(np.uint64)
-    found = np.empty((len(step), width), np.uint8)
-    for place in range(width):
-        more = 0x80 if place < width - 1 else 0
-        found[:, place] = (left & np.uint64(0x7F)).astype(np.uint8) | more
-        left = left >> np.uint64(7)
-    return found
+    return np.hstack([same(head_of(content.shape[1])), content, as_bytes(_masked_crcs(content))])
 
 
 def _masked_crcs(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from stepscope.core.tensorboard import EXACT_FIELD, masked_crc
+from stepscope.exporters.protobuf import FIXED32, VARINT, block, double, key, varint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 
 VERSION = "brain.Event:2"
 """In the first event of a file."""
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-_LENGTH, _CRC, _DOUBLE, _FLOAT = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<d"), struct.Struct("<f")
+_LENGTH, _CRC, _FLOAT = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<f")
 
 
 @lru_cache(maxsize=4096)
@@ -36,32 +36,6 @@ def head_of(length: int) -> bytes:
 def record(content: bytes) -> bytes:
     """Return a record with its head and checksum."""
     return head_of(len(content)) + content + _CRC.pack(masked_crc(content))
-
-
-def varint(number: int) -> bytes:
-    """Return an integer of 64 bits, negative ones in ten bytes."""
-    number &= 0xFFFFFFFFFFFFFFFF
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
-
-
-def key(number: int, kind: int) -> bytes:
-    """Return the key of a field."""
-    return varint(number << 3 | kind)
-
-
-def block(number: int, data: bytes) -> bytes:
-    """Return a field that holds bytes: a message or a text."""
-    return key(number, BYTES) + varint(len(data)) + data
-
-
-def double(number: int, value: float) -> bytes:
-    """Return a field that holds a double."""
-    return key(number, FIXED64) + _DOUBLE.pack(value)
 
 
 def first_event(time: float) -> bytes:
