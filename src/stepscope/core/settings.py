@@ -147,13 +147,6 @@ SESSION = (
 """The settings that a session reads; `core.defaults` repeats their defaults."""
 
 OTHERS = (
-    Key(
-        "exporters.sinks",
-        LIST,
-        (),
-        "other tools that get a copy of the run: addresses, or mappings (url, name, metrics, prefix, interval)",
-        secret=True,
-    ),
     Key("alerting.enabled", SWITCH, True, "evaluate alert rules in the watcher"),
     Key("alerting.profile", TEXT, "default", "set of rules to start from; `stepscope alerts rules` lists them"),
     Key("alerting.rules", LIST, (), "your own rules, and changes to built-in rules: see docs/reference/alerts.md"),

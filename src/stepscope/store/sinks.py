@@ -44,7 +44,7 @@ class SinkState:
     sent: dict[str, list[list[int]]] = field(default_factory=dict)
     """First and last sequence of each span that was sent, by `<rank>.<attempt>`."""
     told: dict[str, Any] = field(default_factory=dict)
-    """What the sink was told about the run: a digest of the news, and how many events."""
+    """What the sink knows about the run: a digest of the news, and the changes of alerts."""
     state: str = WAITING
     why: str = ""
     """Why the sink does not take rows now; empty if it does."""

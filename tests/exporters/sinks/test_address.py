@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.core.errors import UsageError
-from stepscope.exporters.sinks.address import SinkAddress, address_of, shown, sinks_of
+from stepscope.exporters.sinks.address import SCHEMES, SinkAddress, address_of, shown, sinks_of
 from stepscope.exporters.sinks.table import SINKS, kind_of
 
 MLFLOW = "mlflow+http://localhost:5000"
@@ -20,7 +20,7 @@ def test_a_sink_is_an_address_or_a_mapping():
     found, problems = of(MLFLOW, {"url": "mlflow+http://other:1/x", "prefix": "s/", "interval": "1 min"}, "trackio://p")
     assert not problems
     assert [sink.name for sink in found] == ["mlflow", "mlflow-2", "trackio"]
-    assert (found[1].prefix, found[1].interval, found[0].interval) == ("s/", 60.0, 2.0)
+    assert (found[1].prefix, found[1].interval, found[0].interval) == ("s/", 60.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,7 @@ def test_metrics_are_chosen_by_patterns(metrics, wanted, left):
 def test_every_scheme_has_a_sink(scheme):
     """The table names classes that exist and know what they are called."""
     assert kind_of(scheme).kind == scheme.partition("+")[0]
+    assert tuple(SINKS) == SCHEMES
 
 
 def test_an_unknown_scheme_is_refused():

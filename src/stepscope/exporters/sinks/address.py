@@ -14,17 +14,19 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 from stepscope.core.errors import UsageError
 from stepscope.core.kinds import DURATION
 from stepscope.core.secrets import HOLE, filled
-from stepscope.exporters.sinks.table import SINKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 KEYS = ("url", "name", "metrics", "prefix", "interval")
-INTERVAL = 2.0
-"""Seconds between two batches of a sink that keeps up."""
 OWN = "stepscope/*"
 """Metrics about Stepscope itself, which a sink gets only if it asks for them."""
 SETTING = "exporters.sinks"
+SCHEMES = (
+    *("wandb", "mlflow+http", "mlflow+https", "mlflow+sqlite", "trackio", "otlp+http", "otlp+https"),
+    *("prometheus+http", "prometheus+https", "kubeflow"),
+)
+"""What an address begins with; `table` has the sink of each."""
 _SCHEME = re.compile(r"([a-z][a-z0-9+]*):(//|$)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 
@@ -42,8 +44,8 @@ class SinkAddress:
     """Names or patterns such as `gpu/*`; with `!` before it, what is left out. Empty: all but our own."""
     prefix: str = ""
     """Written before each name."""
-    interval: float = INTERVAL
-    """Seconds between two batches while the sink keeps up."""
+    interval: float = 0.0
+    """Seconds between two batches while the sink keeps up; 0 for what suits the sink."""
 
     @property
     def key(self) -> str:
@@ -141,9 +143,9 @@ def _address(item: object, what: str, others: Sequence[SinkAddress]) -> SinkAddr
 def _scheme(url: str, what: str) -> str:
     found = _SCHEME.match(url)
     scheme = found[1] if found else ""
-    if scheme not in SINKS:
+    if scheme not in SCHEMES:
         cause = f"there is no sink {scheme[:40]}://" if scheme else "its address has no scheme that we know"
-        raise UsageError(what, cause, f"known are {', '.join(f'{one}://' for one in SINKS)}")
+        raise UsageError(what, cause, f"known are {', '.join(f'{one}://' for one in SCHEMES)}")
     try:
         port = urlsplit(HOLE.sub("1", url)).port
     except ValueError:  # whose text would quote the address, with its password
@@ -174,7 +176,7 @@ def _metrics(given: object, what: str) -> tuple[str, ...]:
 
 def _interval(given: object, what: str) -> float:
     if given is None:
-        return INTERVAL
+        return 0.0
     try:
         seconds: Any = DURATION.parse(given)
     except ValueError as error:

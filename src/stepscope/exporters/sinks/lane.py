@@ -82,7 +82,7 @@ class Lane:
         self.state.address = shown(address.url)
         self._spans = spans_from(self.state.sent)
         self._sink: Sink | None = None
-        self._is_open = False
+        self._is_open, self._is_first = False, True
         self._backlog = self._spool()
         self._live: Spool | None = None
         """Reads the newest rows while the backlog is late."""
@@ -148,7 +148,7 @@ class Lane:
             if portion is None:
                 self._keep(SENDING if self._is_open else self.state.state)
                 self.state.behind_rows, self.state.behind_seconds = 0, 0.0
-                self.due = now + self.address.interval
+                self.due = now + (self.address.interval or self._new_sink().interval)
                 return
             self._portion, self._refused = portion, 0
             if len(portion.points) and self._takes_rows():
@@ -198,8 +198,9 @@ class Lane:
         """Return the sink with its run; the facts that it returns are kept before the first row is sent."""
         sink = self._new_sink()
         if not self._is_open:
-            known = sink.open(self._run.facts(), dict(self.state.known))
-            self._is_open = True
+            run = self._run.facts()
+            known = sink.open(run, dict(self.state.known))
+            self._is_open, self._is_first = True, run.is_first
             if known != self.state.known:
                 self.state.known = {str(key): str(value) for key, value in known.items()}
                 self._save(sync=True)
@@ -279,8 +280,11 @@ class Lane:
     def _tell(self, sink: Sink) -> None:
         """Tell the sink what is new, if anything is."""
         news, told = self._run.news(self.state.told, self._latest)
-        if told != self.state.told:
-            sink.tell(news)
+        if told != self.state.told and self._is_first:
+            try:
+                sink.tell(news)
+            except SinkRefusesError as error:  # saying it again would not help; the rows go on
+                self.problems.append(f"cannot tell {self.address.name} about the run: {error}; it gets the rows only")
             self.state.told = told
             self._save()
         self._tell_due = self._clock() + sink.tell_every

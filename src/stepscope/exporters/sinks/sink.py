@@ -2,7 +2,7 @@
 
 A call never waits longer than `CALL_SECONDS`. It returns when the sink has confirmed, or raises one of three errors:
 `SinkDownError` (try again later), `SinkRefusesError` (this data will never be taken), `SinkDeniesError` (nothing of
-ours is taken until somebody changes something).
+ours is taken until a setting is changed, here or there).
 """
 
 from __future__ import annotations
@@ -209,6 +209,8 @@ class Sink:
     """Whether `send` is used; otherwise only `tell` is."""
     takes_all_nodes: ClassVar[bool] = True
     """Whether every node of a run has its own connection; otherwise only the node of rank 0 has one."""
+    interval: ClassVar[float] = 2.0
+    """Seconds between two batches while the sink keeps up, unless the configuration says otherwise."""
     tell_every: ClassVar[float] = 10.0
     """Seconds between two calls of `tell` while the run goes on."""
 

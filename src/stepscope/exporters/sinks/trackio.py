@@ -66,6 +66,7 @@ class TrackioSink(Sink):
     kind: ClassVar[str] = "trackio"
     most_points: ClassVar[int] = 5000
     is_keyed: ClassVar[bool] = True
+    interval = 10.0
     divides_rows: ClassVar[bool] = False
     """The id of a record is that of its row: Trackio would ignore the second part of one."""
 
