@@ -58,14 +58,18 @@ class HttpClient:
         ca_file: str = "",
         *,
         verify: bool = True,
+        max_answer: int = MAX_ANSWER,
     ) -> None:
-        """Connect to nothing yet; `headers` go with every request, `ca_file` holds further trusted certificates."""
+        """Connect to nothing yet; `headers` go with every request, `ca_file` holds further trusted certificates.
+
+        `max_answer` is the number of bytes of an answer that are read.
+        """
         self._target, self._environ = target, environ
         self._host = target.hostname or ""
         self._headers = {"User-Agent": f"stepscope/{__version__}", **(headers or {})}
         if "authorization" not in {name.lower() for name in self._headers}:
             self._headers |= _credentials(target, environ)
-        self._ca_file, self._verify = ca_file, verify
+        self._ca_file, self._verify, self._max_answer = ca_file, verify, max_answer
         self._connection: http.client.HTTPConnection | None = None
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str], seconds: float = CALL_SECONDS) -> Answer:
@@ -130,7 +134,7 @@ class HttpClient:
                 connection.sock.settimeout(seconds)
             connection.request(method, target, body, dict(headers))
             found = connection.getresponse()
-            answer = Answer(found.status, found.headers, found.read(MAX_ANSWER))
+            answer = Answer(found.status, found.headers, found.read(self._max_answer))
             if found.isclosed() and not found.will_close:
                 self._connection = connection
         except (OSError, http.client.HTTPException) as error:
@@ -174,7 +178,7 @@ class HttpClient:
         """Return a text of the server for people: one line, without our credentials."""
         for name, value in self._headers.items():
             if name.lower() != "user-agent":
-                for part in (value, value.partition(" ")[2]):
+                for part in (value, value.partition(" ")[2], _password(value)):
                     text = text.replace(part, "[redacted]") if len(part) > 3 else text
         if self._target.password:
             text = text.replace(unquote(self._target.password), "[redacted]")
@@ -228,6 +232,15 @@ def _basic(parts: SplitResult) -> dict[str, str]:
 
 def _header(user: str, password: str) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
+
+
+def _password(header: str) -> str:
+    """Return the password in a header of basic authentication; empty in others."""
+    kind, _, text = header.partition(" ")
+    try:
+        return base64.b64decode(text, validate=True).decode().partition(":")[2] if kind == "Basic" else ""
+    except ValueError:
+        return ""
 
 
 def _proxy(scheme: str, host: str, environ: Mapping[str, str]) -> SplitResult | None:

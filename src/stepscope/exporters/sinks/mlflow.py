@@ -6,15 +6,22 @@ again. A point that is sent twice is stored once, because MLflow's key of a poin
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlunsplit
 
 from stepscope.core.errors import UsageError
 from stepscope.exporters.sinks.mlflow_api import EXISTS, MISSING, MlflowApi
-from stepscope.exporters.sinks.mlflow_points import log_batches, metric_texts, stored_points
+from stepscope.exporters.sinks.mlflow_history import split
+from stepscope.exporters.sinks.mlflow_points import (
+    MOST_METRICS,
+    MOST_OTHERS,
+    MOST_UNCLEAR,
+    log_batches,
+    metric_texts,
+    pair_texts,
+    stored_points,
+)
 from stepscope.exporters.sinks.mlflow_run import (
     RUN_TAG,
     RunView,
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stepscope.exporters.sinks.address import SinkAddress
+    from stepscope.exporters.sinks.mlflow_points import StoredPoint
     from stepscope.exporters.sinks.sink import Batch, RunFacts, RunNews
 
 OPTIONS = ("experiment",)
@@ -63,7 +71,8 @@ class MlflowSink(Sink):
         self._api: MlflowApi | None = None
         self._run_id = self._page = self._notes = ""
         self._view = RunView()
-        self._confirmed: set[bytes] = set()
+        self._confirmed: set[StoredPoint] = set()
+        self._is_unsure = True
 
     def probe(self) -> str:
         """Return what this sink is, in a few words, if it would take rows; raise SinkError if not. Creates nothing."""
@@ -92,6 +101,7 @@ class MlflowSink(Sink):
             info = found["info"]
             self._run_id, experiment_id = str(info["run_id"]), str(info["experiment_id"])
             self._view = _view_of(found)
+            self._is_unsure = bool(found.get("data", {}).get("metrics"))
         except SinkRefusesError as error:
             raise SinkDeniesError(str(error)) from None
         except (KeyError, TypeError, AttributeError):
@@ -105,16 +115,22 @@ class MlflowSink(Sink):
     def send(self, batch: Batch) -> Receipt:
         """Send points; return when MLflow has them.
 
-        If it fails in the middle, the requests that were confirmed are not made again for the same points.
+        If it fails in the middle, the points that MLflow has confirmed are not sent again.
         """
         rows, merged = stored_points(batch, self.address.prefix)
         self._opened.begin()
-        for body in log_batches(self._run_id, "metrics", metric_texts(rows)):
-            digest = hashlib.sha256(body).digest()
-            if digest not in self._confirmed:
+        left = [row for row in rows if row not in self._confirmed]
+        unclear: list[StoredPoint] = []
+        if self._is_unsure and left:
+            present, left, unclear = self._split(left)
+            self._confirmed.update(present)
+        self._is_unsure = True
+        for some, most in ((left, MOST_METRICS), (unclear, MOST_UNCLEAR)):
+            for body, sent in log_batches(self._run_id, "metrics", metric_texts(some), most):
                 self._log(body)
-                self._confirmed.add(digest)
-        self._confirmed.clear()
+                self._confirmed.update(sent)
+        self._is_unsure = False
+        self._confirmed.difference_update(rows)
         return Receipt(merged=merged)
 
     def tell(self, news: RunNews) -> None:
@@ -205,6 +221,12 @@ class MlflowSink(Sink):
             )
         return str(experiment["experiment_id"])
 
+    def _split(self, rows: list[StoredPoint]) -> tuple[list[StoredPoint], list[StoredPoint], list[StoredPoint]]:
+        try:
+            return split(self._opened, self._run_id, rows)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise SinkDownError(STRANGE) from None
+
     def _log(self, body: bytes) -> None:
         try:
             self._opened.log(body)
@@ -218,8 +240,7 @@ class MlflowSink(Sink):
         has_notes = bool(news.notes) and news.notes != self._notes
         change = changes(self._view, news, note(news.notes, self._page) if has_notes else "")
         for field, given in (("params", change.params), ("tags", change.tags)):
-            texts = (json.dumps({"key": key, "value": value}) for key, value in given.items())
-            for body in log_batches(run_id, field, texts):
+            for body, _ in log_batches(run_id, field, pair_texts(given), MOST_OTHERS):
                 api.log(body)
         for key in change.gone:
             api.post("runs/delete-tag", {"run_id": run_id, "key": key}, (MISSING,))

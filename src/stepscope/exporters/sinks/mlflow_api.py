@@ -27,6 +27,8 @@ DOWN = frozenset(("TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE
 """Errors after which the same request may succeed."""
 MARGIN = 2.0
 """Seconds of a call that are left for our own work."""
+MAX_ANSWER = 64 << 20
+"""Bytes of an answer: a run comes with its parameters and the last value of each metric."""
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -45,7 +47,7 @@ class MlflowApi:
             headers["Authorization"] = f"Bearer {token}"
         insecure = environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").strip().lower() in {"true", "1"}
         certificates = environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH", "")
-        self._client = HttpClient(target, environ, headers, certificates, verify=not insecure)
+        self._client = HttpClient(target, environ, headers, certificates, verify=not insecure, max_answer=MAX_ANSWER)
         self._until = 0.0
 
     def begin(self, seconds: float = CALL_SECONDS - MARGIN) -> None:

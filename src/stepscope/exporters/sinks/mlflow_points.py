@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,17 +17,20 @@ from stepscope.exporters.sinks.mlflow_names import valid_name
 from stepscope.exporters.sinks.sink import SinkRefusesError, written_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from stepscope.exporters.sinks.sink import Batch
 
     StoredPoint = tuple[str, int, int, float, bool]
     """Key, milliseconds since 1970 UTC, step, value, whether it is NaN."""
 
+_Item = TypeVar("_Item")
 LARGEST = sys.float_info.max
 """Stands for infinity."""
 MOST_METRICS = 1000
 """Metrics in one request."""
+MOST_UNCLEAR = 50
+"""Metrics in one request of which MLflow may have some already: it takes long for each."""
 MOST_OTHERS = 100
 """Parameters, or tags, in one request."""
 MOST_BYTES = 900_000
@@ -65,30 +68,39 @@ def newest(rows: Iterable[StoredPoint]) -> dict[str, StoredPoint]:
     return found
 
 
-def metric_texts(rows: Iterable[StoredPoint]) -> Iterator[str]:
-    """Yield points as JSON for MLflow's `log-batch`."""
+def metric_texts(rows: Iterable[StoredPoint]) -> Iterator[tuple[StoredPoint, str]]:
+    """Yield points with their JSON for MLflow's `log-batch`."""
     names: dict[str, str] = {}
-    for key, time, step, value, is_nan in rows:
+    for row in rows:
+        key, time, step, value, is_nan = row
         name = names.get(key) or names.setdefault(key, json.dumps(key))
         number = repr(value) if -LARGEST < value < LARGEST and not is_nan else _special(value, is_nan=is_nan)
-        yield f'{{"key":{name},"value":{number},"timestamp":{time},"step":{step}}}'
+        yield row, f'{{"key":{name},"value":{number},"timestamp":{time},"step":{step}}}'
 
 
 def _special(value: float, *, is_nan: bool) -> str:
     return '"NaN"' if is_nan else '"Infinity"' if value > 0 else '"-Infinity"'
 
 
-def log_batches(run_id: str, field: str, texts: Iterable[str]) -> Iterator[bytes]:
-    """Yield requests for `log-batch`, with as many of `metrics`, `params` or `tags` as MLflow takes in one."""
+def pair_texts(pairs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the names of parameters or tags with their JSON for MLflow's `log-batch`."""
+    return ((key, json.dumps({"key": key, "value": value})) for key, value in pairs.items())
+
+
+def log_batches(
+    run_id: str, field: str, texts: Iterable[tuple[_Item, str]], most: int
+) -> Iterator[tuple[bytes, list[_Item]]]:
+    """Yield requests for `log-batch` with at most this many `metrics`, `params` or `tags`, and what is in each."""
     start = f'{{"run_id":{json.dumps(run_id)},"{field}":['
-    most = MOST_METRICS if field == "metrics" else MOST_OTHERS
+    items: list[_Item] = []
     held: list[str] = []
     size = 0
-    for text in texts:
+    for item, text in texts:
         if len(held) == most or (held and size + len(text) > MOST_BYTES):
-            yield f"{start}{','.join(held)}]}}".encode()
-            held, size = [], 0
+            yield f"{start}{','.join(held)}]}}".encode(), items
+            items, held, size = [], [], 0
+        items.append(item)
         held.append(text)
         size += len(text) + 1
     if held:
-        yield f"{start}{','.join(held)}]}}".encode()
+        yield f"{start}{','.join(held)}]}}".encode(), items
