@@ -58,14 +58,18 @@ class HttpClient:
         ca_file: str = "",
         *,
         verify: bool = True,
+        max_answer: int = MAX_ANSWER,
     ) -> None:
-        """Connect to nothing yet; `headers` go with every request, `ca_file` holds further trusted certificates."""
+        """Connect to nothing yet; `headers` go with every request, `ca_file` holds further trusted certificates.
+
+        `max_answer` is the number of bytes of an answer that are read.
+        """
         self._target, self._environ = target, environ
         self._host = target.hostname or ""
         self._headers = {"User-Agent": f"stepscope/{__version__}", **(headers or {})}
         if "authorization" not in {name.lower() for name in self._headers}:
             self._headers |= _credentials(target, environ)
-        self._ca_file, self._verify = ca_file, verify
+        self._ca_file, self._verify, self._max_answer = ca_file, verify, max_answer
         self._connection: http.client.HTTPConnection | None = None
         self._site = ""
         """What comes before the path of a request: its server, if a proxy of plain requests must know it."""
@@ -134,10 +138,10 @@ class HttpClient:
                 connection.sock.settimeout(seconds)
             connection.request(method, self._site + target, body, {**headers, **self._to_proxy})
             with connection.getresponse() as found:
-                answer = Answer(found.status, found.headers, found.read(MAX_ANSWER))
+                answer = Answer(found.status, found.headers, found.read(self._max_answer))
                 is_whole = not found.length
                 is_kept = is_whole and found.isclosed() and not found.will_close
-            if expired.is_set() or (not is_whole and len(answer.body) < MAX_ANSWER):
+            if expired.is_set() or (not is_whole and len(answer.body) < self._max_answer):
                 raise http.client.IncompleteRead(answer.body)
             if is_kept:
                 self._connection = connection
@@ -185,7 +189,7 @@ class HttpClient:
         """Return a text of the server for people: one line, without our credentials."""
         for name, value in self._headers.items():
             if name.lower() != "user-agent":
-                for part in (value, value.partition(" ")[2]):
+                for part in (value, value.partition(" ")[2], _password(value)):
                     text = text.replace(part, "[redacted]") if len(part) > 3 else text
         if self._target.password:
             text = text.replace(unquote(self._target.password), "[redacted]")
@@ -247,6 +251,15 @@ def _proxy_header(proxy: SplitResult) -> dict[str, str]:
 
 def _header(user: str, password: str) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
+
+
+def _password(header: str) -> str:
+    """Return the password in a header of basic authentication; empty in others."""
+    kind, _, text = header.partition(" ")
+    try:
+        return base64.b64decode(text, validate=True).decode().partition(":")[2] if kind == "Basic" else ""
+    except ValueError:
+        return ""
 
 
 def _proxy(scheme: str, host: str, environ: Mapping[str, str]) -> SplitResult | None:
