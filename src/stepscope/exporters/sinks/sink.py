@@ -143,6 +143,10 @@ class RunFacts:
     """Git commit; empty if unknown."""
     page: str = ""
     """Address of the run's page, for a link back; empty if unknown."""
+    node: int = 0
+    """Which node of the run sends; that of rank 0 is 0."""
+    nodes: int = 1
+    """Nodes of the run."""
 
     @property
     def identity(self) -> str:
