@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.exporters.sinks.wandb_terms import ROW
 from stepscope.importers.binary.level_log import BLOCK, LevelLog
 from stepscope.importers.binary.wandb import HISTORY, VERSION
 from stepscope.importers.binary.wandb_history import item
@@ -14,9 +15,8 @@ from stepscope.importers.binary.wire import fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-ROW = "stepscope/row"
-"""The key under which each row of the history has its id."""
 TAIL = 8 << 20
 """Bytes at the end of a file that can hold rows which the sender may send again: more than a batch takes."""
 MOST_BYTES = 64 << 20
@@ -99,10 +99,8 @@ def not_uploaded(paths: list[Path]) -> list[Path]:
 def lock(folder: Path) -> int:
     """Say that this process writes to the folder of a W&B run, until it ends; return the open file."""
     number = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    with contextlib.suppress(OSError):  # a file system without locks: there nothing is uploaded again
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # a file system without locks: then another node must not share this folder
-        pass
     return number
 
 

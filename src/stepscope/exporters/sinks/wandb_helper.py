@@ -1,8 +1,8 @@
 """The program that writes to W&B: the only place where its package is imported.
 
 It is a child of the sender. Standard input brings one request per line, standard output takes one answer per line, as
-JSON. An answer has `ok`, or why not: `down` (try again), `busy` (ask again, we are at it), `denied` (somebody must change
-something). It ends when its input does.
+JSON. An answer has `ok`, or why not: `down` (try again), `busy` (ask again, we are at it), `denied` (somebody must
+change something), `refused` (W&B leaves rows out). It ends when its input does.
 
 A row counts as taken when it is in W&B's file of the run, where a kill cannot reach it. W&B writes that file every few
 milliseconds when told to; we read there which rows it holds.
@@ -11,6 +11,7 @@ milliseconds when told to; we read there which rows it holds.
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import subprocess
@@ -22,7 +23,6 @@ from typing import Any
 
 from stepscope.core.spawn import arguments, interpreter
 from stepscope.exporters.sinks.wandb_files import (
-    ROW,
     RunLog,
     files_of,
     lock,
@@ -31,8 +31,8 @@ from stepscope.exporters.sinks.wandb_files import (
     row_of,
     rows_at_end,
 )
+from stepscope.exporters.sinks.wandb_terms import ATTEMPT, ROW, STEP, TIME, UPDATED
 
-STEP, TIME, ATTEMPT, UPDATED = "stepscope/step", "stepscope/time", "stepscope/attempt", "stepscope/updated"
 FLUSH = 0.02
 """Seconds between two times that W&B writes to its file."""
 INIT_SECONDS = 15.0
@@ -43,6 +43,8 @@ PATIENCE = 10.0
 """Seconds after which a request is answered with `busy`."""
 UPLOAD_SECONDS = 600.0
 """The longest that the upload of one earlier file may take."""
+GRACE = 2.0
+"""Seconds that we still look for a row after W&B has written what came after it."""
 MOST_NAMES = 100_000
 """Metrics without a step for which W&B is told so."""
 LEVELS = {"info": "INFO", "warning": "WARN", "critical": "ERROR"}
@@ -50,11 +52,11 @@ NEEDED = "x_transaction_log_flush_interval"
 """The setting of W&B without which a row cannot be confirmed."""
 
 
-class Unanswered(Exception):
+class UndoneError(Exception):
     """A request that could not be done: the kind of answer, and why."""
 
     def __init__(self, kind: str, why: str) -> None:
-        """`kind` is down, busy or denied."""
+        """`kind` is down, busy, denied or refused."""
         super().__init__(why)
         self.kind = kind
 
@@ -86,6 +88,7 @@ class WandbRun:
 
     def __init__(self) -> None:
         """Create nothing yet."""
+        self._wandb: Any = None
         self._run: Any = None
         self._is_offline = True
         self._log: RunLog | None = None
@@ -101,23 +104,23 @@ class WandbRun:
     def open(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Create or continue the run; what an earlier helper left is uploaded before, so that no row is overtaken."""
         try:
-            import wandb  # noqa: PLC0415 - only here
+            import wandb
         except ImportError:
-            raise Unanswered("denied", "wandb is not installed here; pip install wandb") from None
+            raise UndoneError("denied", "wandb is not installed here; pip install wandb") from None
         if NEEDED not in wandb.Settings.model_fields:
-            raise Unanswered("denied", f"wandb {wandb.__version__} is too old; pip install -U 'wandb>=0.31'")
+            raise UndoneError("denied", f"wandb {wandb.__version__} is too old; pip install -U 'wandb>=0.31'")
         folder = Path(asked["settings"]["root_dir"])
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Unanswered("denied", f"{folder} cannot be created: {error.strerror}") from None
+            raise UndoneError("denied", f"{folder} cannot be created: {error.strerror}") from None
         self._is_offline = asked["mode"] == "offline"
         earlier = files_of(folder / "wandb", asked["id"])
         if not self._is_offline:
             self._finish_uploads(earlier)
             earlier = [path for path in earlier if mark_of(path).exists()]
         self._held = rows_at_end(earlier)
-        self._run = self._init(wandb, asked)
+        self._wandb, self._run = wandb, self._init(wandb, asked)
         self._path = Path(self._run.settings.sync_file)
         self._lock = lock(self._path.parent)
         self._log = RunLog(self._path)
@@ -134,7 +137,7 @@ class WandbRun:
         while self._upload or self._uploads:
             self._upload = self._upload or Upload(self._uploads.pop(0))
             if not self._upload.wait(max(0.0, until - time.monotonic())):
-                raise Unanswered("busy", "W&B is still uploading what an earlier process left")
+                raise UndoneError("busy", "W&B is still uploading what an earlier process left")
             self._upload = None
 
     @staticmethod
@@ -166,11 +169,11 @@ class WandbRun:
                 settings=settings,
             )
         except (wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
-            raise Unanswered("denied", _line(error)) from None
+            raise UndoneError("denied", _line(error)) from None
         except wandb.errors.Error as error:
             text = _line(error)
             is_ours = any(word in text for word in ("401", "403", "404", "permission", "not found"))
-            raise Unanswered("denied" if is_ours else "down", text) from None
+            raise UndoneError("denied" if is_ours else "down", text) from None
 
     def send(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Log rows, and return when W&B's file holds them."""
@@ -187,11 +190,13 @@ class WandbRun:
                 row[ATTEMPT] = attempt
             waiting.add(name)
             self._run.log(row, commit=True)
-        sent = len(waiting)
+        wanted = frozenset(waiting)
         self._await(lambda record: waiting.discard(row_of(record) or ""), lambda: not waiting)
-        # Only the last batch can come again, as after a sender that ended before it noted our answer.
-        self._held = {row[0] for row in asked["rows"]}
-        return {"sent": sent}
+        # Only these rows can come again, as after a sender that ended before it noted our answer.
+        self._held = {row[0] for row in asked["rows"]} - waiting
+        if waiting:
+            raise UndoneError("refused", f"W&B left out {len(waiting)} rows")
+        return {"sent": len(wanted)}
 
     def _define_stepless(self, values: dict[str, float]) -> None:
         """Let W&B draw what has no step, such as samples of the machine, over time."""
@@ -215,22 +220,24 @@ class WandbRun:
         if not self._is_offline:
             for title, text, severity in asked["alerts"]:
                 run.alert(title, text, LEVELS.get(severity, "INFO"))
-        seen: list[bytes] = []
-        mark = time.time()
-        run.summary.update({**asked["summary"], UPDATED: mark})
-        sign = json.dumps(mark).encode()
-        self._await(lambda record: seen.append(b"") if sign in record else None, lambda: bool(seen))
+        self._await(lambda _: None, lambda: False, asked["summary"])
         return {}
 
-    def _await(self, look: Any, is_done: Any) -> None:
-        """Look at each new record in W&B's file until all was seen; the sender's deadline is the only one."""
-        assert self._log is not None
-        while True:
-            for record in self._log.records():
+    def _await(self, look: Any, is_done: Any, summary: dict[str, Any] | None = None) -> None:
+        """Look at each new record in W&B's file until it holds all; the sender's deadline is the only one.
+
+        W&B writes records in the order in which it got them. So what is missing after the mark was left out by it.
+        """
+        mark = time.time()
+        self._run.summary.update({**(summary or {}), UPDATED: mark})
+        sign, end = json.dumps(mark).encode(), math.inf
+        while not is_done() and time.monotonic() < end:
+            for record in self._log.records() if self._log else ():
                 look(record)
-            if is_done():
-                return
-            time.sleep(FLUSH / 2)
+                if sign in record:
+                    end = min(end, time.monotonic() + (GRACE if summary is None else 0))
+            if not is_done():
+                time.sleep(FLUSH / 2)
 
     def finish(self, asked: dict[str, Any]) -> dict[str, Any]:
         """End the run in W&B, and return when all was uploaded."""
@@ -239,9 +246,10 @@ class WandbRun:
         try:
             self._run.finish(exit_code=asked["code"])
         except TimeoutError:
-            raise Unanswered("down", "W&B did not upload the rest in time") from None
+            raise UndoneError("down", "W&B did not upload the rest in time") from None
         if not self._is_offline:
             mark_of(self._path).touch()
+        self._wandb.teardown()  # ends W&B's core, which would stay as a zombie if we were just killed
         return {}
 
 
@@ -254,7 +262,7 @@ def answer(run: WandbRun, request: dict[str, Any]) -> dict[str, Any]:
     try:
         deed = {"open": run.open, "send": run.send, "tell": run.tell, "finish": run.finish}[request["do"]]
         return {"ok": True, **deed(request)}
-    except Unanswered as error:
+    except UndoneError as error:
         return {error.kind: str(error)}
     except Exception as error:  # noqa: BLE001 - whatever W&B raises, the sender must hear of it
         return {"down": f"{type(error).__name__}: {_line(error)}"}
@@ -266,12 +274,12 @@ def _read(stream: Any, requests: queue.Queue[bytes]) -> None:
     os._exit(0)  # the sender has ended; W&B's core ends when it sees that we have
 
 
-def main(arguments: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Answer requests until the input ends; `sync <file>` uploads a file with W&B's own command instead."""
-    if arguments[:1] == ["sync"]:
-        from wandb.cli.cli import cli  # noqa: PLC0415 - only here
+    if words[:1] == ["sync"]:
+        from wandb.cli.cli import cli
 
-        cli.main(args=["sync", "--no-skip-online", arguments[1]], prog_name="wandb", standalone_mode=True)
+        cli.main(args=["sync", "--no-skip-online", words[1]], prog_name="wandb", standalone_mode=True)
         return 0
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what W&B prints is no answer

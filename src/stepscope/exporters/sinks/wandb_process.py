@@ -6,6 +6,7 @@ Nothing of W&B can be interrupted from within, so a helper that does not answer 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -45,10 +46,9 @@ class HelperProcess:
             )
         except (OSError, SpawnError) as error:
             raise SinkDownError(f"W&B's helper does not start: {error}") from None
-        streams = self._process.stdin, self._process.stdout
-        assert streams[0] is not None
-        assert streams[1] is not None
-        self._in, self._out = streams[0].fileno(), streams[1].fileno()
+        self._in, self._out = (
+            stream.fileno() for stream in (self._process.stdin, self._process.stdout) if stream is not None
+        )
         for number in (self._in, self._out):
             os.set_blocking(number, False)
         self._rest = b""
@@ -67,9 +67,7 @@ class HelperProcess:
         """Return the answer to a request; SinkDownError, and a dead helper, if there is none `until` (monotonic s)."""
         try:
             self._write(json.dumps(request).encode() + b"\n", until)
-            answer = json.loads(self._line(until))
-            if not isinstance(answer, dict):
-                raise ValueError("no object")
+            answer: dict[str, Any] = json.loads(self._line(until))
         except (OSError, ValueError) as error:
             is_late = isinstance(error, TimeoutError)
             self.kill()
@@ -130,9 +128,9 @@ def _started_by(pid: int) -> set[int]:
             words = (folder / "cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError, IndexError):
             continue  # it has ended meanwhile
-        if words[0].endswith(b"/wandb-core") and b"--pid" in words[:-1]:
-            if words[words.index(b"--pid") + 1] == str(pid).encode():
-                found.add(int(folder.name))
+        is_named = (b"--pid", str(pid).encode()) in itertools.pairwise(words)
+        if is_named and words[0].endswith(b"/wandb-core"):
+            found.add(int(folder.name))
     family = {pid}
     while more := {one for one, parent in parents.items() if parent in family and one not in family}:
         family |= more
