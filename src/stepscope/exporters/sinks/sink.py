@@ -143,10 +143,10 @@ class RunFacts:
     """Git commit; empty if unknown."""
     page: str = ""
     """Address of the run's page, for a link back; empty if unknown."""
-    node: int = 0
-    """Which node of the run sends; that of rank 0 is 0."""
-    nodes: int = 1
-    """Nodes of the run."""
+    node: str = ""
+    """The node whose rows are sent."""
+    is_first: bool = True
+    """Whether rank 0 is on this node; of several nodes one is the first."""
 
     @property
     def identity(self) -> str:
@@ -210,6 +210,8 @@ class Sink:
     """Whether a row that is sent twice is stored once."""
     is_ordered: ClassVar[bool] = False
     """Whether the sink refuses a row that is older than one it has."""
+    divides_rows: ClassVar[bool] = True
+    """Whether the values of a row can be sent apart, so that one that is refused does not cost the others."""
     takes_rows: ClassVar[bool] = True
     """Whether `send` is used; otherwise only `tell` is."""
     takes_all_nodes: ClassVar[bool] = True

@@ -54,6 +54,7 @@ class WandbSink(Sink):
 
     kind = "wandb"
     most_points = 5000
+    divides_rows = False
 
     def __init__(self, address: SinkAddress, environ: Mapping[str, str]) -> None:
         """Check the address; start nothing."""
@@ -73,7 +74,10 @@ class WandbSink(Sink):
         self._helper: HelperProcess | None = None
         self._opened: dict[str, Any] = {}
         """The request that creates or continues the run in a new helper; {} before the first `open`."""
+        self._facts: RunFacts | None = None
         self._news: RunNews | None = None
+        self._state = ""
+        """What W&B was told last about the state of the run, by us or by a helper before."""
         self._is_ready, self._is_finished = False, False
 
     def probe(self) -> str:
@@ -97,11 +101,10 @@ class WandbSink(Sink):
     def open(self, run: RunFacts, known: Mapping[str, str]) -> dict[str, str]:
         """Start the helper, and create or continue the run; its id follows from ours."""
         mode = self._mode()
-        if mode == "online" and run.nodes > 1:
-            mode = "shared"
+        if mode == "online" and not run.is_first:
+            raise SinkDeniesError("several nodes write one W&B run only in its shared mode; add ?mode=shared")
         folder = self._options.get("dir") or self.environ.get("WANDB_DIR")
         folder = folder or os.path.join(run.path, "sinks", self.address.key)
-        is_first = run.node == 0
         self._opened = {
             "do": "open",
             "id": known.get("id") or run_id(run),
@@ -115,9 +118,9 @@ class WandbSink(Sink):
             "config": config(run, run.config),
             "settings": {
                 "root_dir": os.path.abspath(os.path.expanduser(folder)),
-                "x_label": f"node{run.node}",
-                "x_primary": is_first,
-                "x_update_finish_state": is_first,
+                "x_label": text(run.node) or None,
+                "x_primary": run.is_first,
+                "x_update_finish_state": run.is_first,
                 **({"host": run.host} if run.host else {}),
             },
         }
@@ -134,21 +137,30 @@ class WandbSink(Sink):
 
     def tell(self, news: RunNews) -> None:
         """Update configuration, tags, notes and summary; alerts are in the summary, and W&B sends them if online."""
-        self._ask(told(self._facts, news))
-        self._news = news
+        self._ask(self._told(news))
+        self._news, self._state = news, news.state
+
+    def _told(self, news: RunNews) -> dict[str, Any]:
+        if self._facts is None:
+            raise SinkDownError("the run is not open yet")
+        return told(self._facts, news)
 
     def close(self) -> None:
         """End the run in W&B as it ended, or pause it if it goes on; SinkDownError if the rest was not uploaded yet."""
-        news = self._news
-        is_over = news is not None and news.is_over
+        is_over = self._state not in {"", "running"}
         is_needed = is_over or (self._helper is not None and self._helper.is_running)
         try:
             if self._opened and is_needed and not self._is_finished:
-                is_good = news is not None and news.state == "finished"
-                self._ask({"do": "finish", "code": 0 if is_good else 1, "is_pause": not is_over})
+                code = 0 if self._state == "finished" else 1
+                self._ask({"do": "finish", "code": code, "is_pause": not is_over})
                 self._is_finished = is_over
         finally:
             self._end()
+
+    @property
+    def helper_pid(self) -> int | None:
+        """The process id of the helper, None if there is none."""
+        return None if self._helper is None else self._helper.pid
 
     def _end(self) -> None:
         if self._helper is not None:
@@ -173,9 +185,9 @@ class WandbSink(Sink):
         answer = self._exchanged(self._opened, until)
         self._is_ready = True
         self._is_finished = False
+        self._state = self._state or answer.get("state", "")
         if self._news is not None:  # a new helper knows nothing, and its file is read after the others
-            again = {**told(self._facts, self._news), "alerts": []}
-            self._exchanged(again, until)
+            self._exchanged({**self._told(self._news), "alerts": []}, until)
         return answer
 
     def _exchanged(self, request: dict[str, Any], until: float) -> dict[str, Any]:

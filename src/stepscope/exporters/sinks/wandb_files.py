@@ -23,6 +23,8 @@ MOST_BYTES = 64 << 20
 """Bytes of all files together that are read for this."""
 LOCK = "stepscope.lock"
 """Is locked in the folder of a W&B run while a helper writes to it."""
+STATE = "stepscope.state"
+"""Holds the state of the run that W&B was told."""
 
 
 class RunLog:
@@ -94,6 +96,19 @@ def not_uploaded(paths: list[Path]) -> list[Path]:
         and any(row_of(record) for record in RunLog(path).records())
         and not _is_locked(path.parent)
     ]
+
+
+def keep_state(path: Path, state: str) -> None:
+    """Note the state of the run that W&B was told, for a helper that comes after us."""
+    (path.parent / STATE).write_text(state, encoding="utf-8")
+
+
+def state_in(paths: list[Path]) -> str:
+    """Return the state of the run that W&B was told last, empty if none."""
+    for path in reversed(paths):
+        with contextlib.suppress(OSError, ValueError):  # that helper was killed before it told any
+            return (path.parent / STATE).read_text(encoding="utf-8")
+    return ""
 
 
 def lock(folder: Path) -> int:

@@ -25,12 +25,15 @@ from stepscope.core.spawn import arguments, interpreter
 from stepscope.exporters.sinks.wandb_files import (
     RunLog,
     files_of,
+    keep_state,
     lock,
     mark_of,
     not_uploaded,
     row_of,
     rows_at_end,
+    state_in,
 )
+from stepscope.exporters.sinks.wandb_process import has_ended, started_by
 from stepscope.exporters.sinks.wandb_terms import ATTEMPT, ROW, STEP, TIME, UPDATED
 
 FLUSH = 0.02
@@ -93,13 +96,17 @@ class WandbRun:
         self._is_offline = True
         self._log: RunLog | None = None
         self._path = Path()
+        self._earlier: set[str] = set()
+        """Rows that earlier helpers wrote last."""
         self._held: set[str] = set()
-        """Rows that are in W&B's files of this run already."""
+        """Rows of the last batch, which W&B's file holds."""
         self._uploads: list[Path] | None = None
         self._upload: Upload | None = None
         self._stepless: set[str] = set()
         self._told: dict[str, Any] = {}
         self._lock = -1
+        self._cores: set[int] = set()
+        """The processes of W&B: one."""
 
     def open(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Create or continue the run; what an earlier helper left is uploaded before, so that no row is overtaken."""
@@ -111,16 +118,18 @@ class WandbRun:
             raise UndoneError("denied", f"wandb {wandb.__version__} is too old; pip install -U 'wandb>=0.31'")
         folder = Path(asked["settings"]["root_dir"])
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise UndoneError("denied", f"{folder} cannot be created: {error.strerror}") from None
         self._is_offline = asked["mode"] == "offline"
         earlier = files_of(folder / "wandb", asked["id"])
+        state = state_in(earlier)
         if not self._is_offline:
             self._finish_uploads(earlier)
             earlier = [path for path in earlier if mark_of(path).exists()]
-        self._held = rows_at_end(earlier)
+        self._earlier = rows_at_end(earlier)
         self._wandb, self._run = wandb, self._init(wandb, asked)
+        self._cores = started_by(os.getpid())
         self._path = Path(self._run.settings.sync_file)
         self._lock = lock(self._path.parent)
         self._log = RunLog(self._path)
@@ -128,7 +137,7 @@ class WandbRun:
             self._run.define_metric(name, hidden=True)
         # Without step_sync=False W&B would give rows without a step the last one that it saw.
         self._run.define_metric("*", step_metric=STEP, step_sync=False)
-        return {"link": self._run.url or "", "folder": str(self._path.parent)}
+        return {"link": self._run.url or "", "folder": str(self._path.parent), "state": state}
 
     def _finish_uploads(self, earlier: list[Path]) -> None:
         if self._uploads is None:
@@ -179,7 +188,7 @@ class WandbRun:
         """Log rows, and return when W&B's file holds them."""
         waiting = set()
         for name, step, moment, attempt, values in asked["rows"]:
-            if name in self._held:
+            if name in self._held or name in self._earlier:
                 continue
             row = {**values, TIME: moment, "_timestamp": moment, ROW: name}
             if step is None:
@@ -221,6 +230,7 @@ class WandbRun:
             for title, text, severity in asked["alerts"]:
                 run.alert(title, text, LEVELS.get(severity, "INFO"))
         self._await(lambda _: None, lambda: False, asked["summary"])
+        keep_state(self._path, str(asked["summary"].get("stepscope/state", "")))
         return {}
 
     def _await(self, look: Any, is_done: Any, summary: dict[str, Any] | None = None) -> None:
@@ -236,6 +246,8 @@ class WandbRun:
                 look(record)
                 if sign in record:
                     end = min(end, time.monotonic() + (GRACE if summary is None else 0))
+            if has_ended(self._cores):
+                raise UndoneError("down", "W&B's core has ended")
             if not is_done():
                 time.sleep(FLUSH / 2)
 

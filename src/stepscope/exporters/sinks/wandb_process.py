@@ -101,7 +101,7 @@ class HelperProcess:
 
     def kill(self) -> None:
         """End it and all that it started, at once."""
-        started = _started_by(self.pid)
+        started = started_by(self.pid)
         with contextlib.suppress(OSError):  # it has ended
             os.killpg(self.pid, signal.SIGKILL)
         for pid in started:
@@ -115,8 +115,8 @@ class HelperProcess:
                     stream.close()
 
 
-def _started_by(pid: int) -> set[int]:
-    """Return the processes that a helper started, and those that they started.
+def started_by(pid: int) -> set[int]:
+    """Return the processes that a helper, or another process, started, and those that they started.
 
     W&B's core has a session of its own. It names the helper in its arguments, also after that has ended.
     """
@@ -124,7 +124,7 @@ def _started_by(pid: int) -> set[int]:
     found: set[int] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = int((folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
             words = (folder / "cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError, IndexError):
             continue  # it has ended meanwhile
@@ -135,3 +135,15 @@ def _started_by(pid: int) -> set[int]:
     while more := {one for one, parent in parents.items() if parent in family and one not in family}:
         family |= more
     return (found | family) - {pid}
+
+
+def has_ended(pids: set[int]) -> bool:
+    """Return whether one of our child processes has ended, where the system tells."""
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return True
+        if state in {"Z", "X"}:
+            return True
+    return False

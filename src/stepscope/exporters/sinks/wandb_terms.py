@@ -29,7 +29,7 @@ def run_id(run: RunFacts) -> str:
 
 def text(given: str) -> str:
     """Return a text that can be sent: a lone half of a character, as in a file name, cannot."""
-    return given.encode("utf-8", "replace").decode().replace("\0", "?")
+    return given.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def project_name(given: str) -> str:
@@ -86,9 +86,9 @@ def told(run: RunFacts, news: RunNews) -> dict[str, Any]:
     called = run.name or run.id
     return {
         "do": "tell",
-        "config": config(run, news.config or run.config),
-        "tags": tags(news.tags or run.tags),
-        "notes": text(news.notes or run.notes),
+        "config": config(run, news.config) if news.config else {},
+        "tags": tags(news.tags),
+        "notes": text(news.notes),
         "summary": summary,
         "alerts": [
             (text(f"{alert.rule} in {called}")[:MOST_TITLE], text(alert.text)[:MOST_TEXT], alert.severity)
