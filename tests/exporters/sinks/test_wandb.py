@@ -32,7 +32,7 @@ def server():
 
 
 def test_the_id_of_a_run_is_always_the_same_and_fits():
-    """W&B's id follows from our identity, so that any helper finds the run again; a new run of that name has another."""
+    """W&B's id follows from our identity, so any helper finds the run again; a new run with our id has another."""
     assert run_id(RUN) == run_id(replace(RUN, name="other")) != run_id(replace(RUN, created=RUN.created + 1))
     hostile = run_id(replace(RUN, id="a/b:c#?'\n" * 50))
     assert len(hostile) <= 64

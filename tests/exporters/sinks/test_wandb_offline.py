@@ -16,10 +16,11 @@ import pytest
 from stepscope.exporters.sinks.address import address_of
 from stepscope.exporters.sinks.sink import Alert, Row, RunNews, SinkDeniesError, SinkDownError
 from stepscope.exporters.sinks.table import new_sink
-from stepscope.exporters.sinks.wandb_process import started_by
+from stepscope.exporters.sinks.wandb_children import started_by
 from stepscope.importers.binary import wandb
 from tests.exporters.sinks.batches import RUN, batch_of
 from tests.exporters.sinks.wandb_rows import files_in, rows_in, summary_in
+from tests.integration.processes import until
 
 pytest.importorskip("wandb")
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -71,9 +72,7 @@ def test_every_row_is_there_as_it_was(sink, tmp_path):
     assert [row.get("stepscope/step") for row in found] == [row.step for row in rows]
     assert [row["_timestamp"] for row in found] == [row.time for row in rows]
     assert [row.get("stepscope/attempt", 0) for row in found] == [row.attempt for row in rows]
-    ours = [
-        {key: float(value) for key, value in row.items() if key[0] != "_" and key[:9] != "stepscope"} for row in found
-    ]
+    ours = [{key: float(row[key]) for key in sorted(row) if key[0] != "_" and key[:9] != "stepscope"} for row in found]
     assert repr(ours) == repr(
         [
             {"loss": 1.5, "lr": 1e-300},
@@ -187,11 +186,7 @@ def test_a_killed_sender_has_lost_nothing_that_was_confirmed(tmp_path):
         sender.kill()
     found = {row["stepscope/row"] for row in rows_in(tmp_path)}
     assert {f"0.0.{seq}" for seq in confirmed} <= found
-    for _ in range(100):
-        if not any(is_alive(pid) for pid in left):
-            return
-        time.sleep(0.1)
-    raise AssertionError("a process stays")
+    assert until(lambda: not any(is_alive(pid) for pid in left))
 
 
 def is_alive(pid):

@@ -46,7 +46,7 @@ class WandbServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format, *arguments):
+    def log_message(self, *arguments):
         """Say nothing."""
 
     def _body(self):

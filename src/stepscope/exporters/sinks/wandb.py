@@ -77,7 +77,7 @@ class WandbSink(Sink):
         self._facts: RunFacts | None = None
         self._news: RunNews | None = None
         self._state = ""
-        """What W&B was told last about the state of the run, by us or by a helper before."""
+        """The state of the run that W&B has, from us or from a helper before."""
         self._is_ready, self._is_finished = False, False
 
     def probe(self) -> str:
@@ -155,14 +155,15 @@ class WandbSink(Sink):
                 self._ask({"do": "finish", "code": code, "is_pause": not is_over})
                 self._is_finished = is_over
         finally:
-            self._end()
+            self.stop()
 
     @property
     def helper_pid(self) -> int | None:
         """The process id of the helper, None if there is none."""
         return None if self._helper is None else self._helper.pid
 
-    def _end(self) -> None:
+    def stop(self) -> None:
+        """End the helper at once; what it did not upload is left to the next one."""
         if self._helper is not None:
             self._helper.kill()
             self._helper = None
@@ -178,7 +179,7 @@ class WandbSink(Sink):
     def _start(self, until: float) -> dict[str, Any]:
         """Start a helper unless one is still starting, and have it continue the run."""
         if self._helper is not None and (self._is_ready or not self._helper.is_running):
-            self._end()
+            self.stop()
         if self._helper is None:
             self._is_ready = False
             self._helper = HelperProcess(self._environ())
@@ -200,7 +201,7 @@ class WandbSink(Sink):
             raise SinkDownError(self._clean(answer["busy"]), retry_after=2.0)
         if "refused" in answer:
             raise SinkRefusesError(self._clean(answer["refused"]))
-        self._end()
+        self.stop()
         if "denied" in answer:
             raise SinkDeniesError(self._clean(answer["denied"]))
         raise SinkDownError(self._clean(answer.get("down") or "W&B's helper gave no answer"))

@@ -24,7 +24,7 @@ MOST_BYTES = 64 << 20
 LOCK = "stepscope.lock"
 """Is locked in the folder of a W&B run while a helper writes to it."""
 STATE = "stepscope.state"
-"""Holds the state of the run that W&B was told."""
+"""Holds the state of the run that W&B has."""
 
 
 class RunLog:
@@ -63,7 +63,7 @@ def row_of(record: bytes) -> str | None:
 
 
 def rows_at_end(paths: list[Path]) -> set[str]:
-    """Return the ids of rows at the end of some files, oldest first: those that the sender may send once more."""
+    """Return the ids of rows at the end of some files, oldest first: those that the sender may send again."""
     found: set[str] = set()
     left = MOST_BYTES
     for path in reversed(paths):
@@ -99,14 +99,14 @@ def not_uploaded(paths: list[Path]) -> list[Path]:
 
 
 def keep_state(path: Path, state: str) -> None:
-    """Note the state of the run that W&B was told, for a helper that comes after us."""
+    """Note the state of the run that W&B has, for a helper that comes after us."""
     (path.parent / STATE).write_text(state, encoding="utf-8")
 
 
 def state_in(paths: list[Path]) -> str:
-    """Return the state of the run that W&B was told last, empty if none."""
+    """Return the state of the run that W&B has, empty if unknown."""
     for path in reversed(paths):
-        with contextlib.suppress(OSError, ValueError):  # that helper was killed before it told any
+        with contextlib.suppress(OSError, ValueError):  # that helper was killed before it noted one
             return (path.parent / STATE).read_text(encoding="utf-8")
     return ""
 

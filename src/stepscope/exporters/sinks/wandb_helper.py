@@ -1,7 +1,7 @@
 """The program that writes to W&B: the only place where its package is imported.
 
 It is a child of the sender. Standard input brings one request per line, standard output takes one answer per line, as
-JSON. An answer has `ok`, or why not: `down` (try again), `busy` (ask again, we are at it), `denied` (somebody must
+JSON. An answer has `ok`, or why not: `down` (try again), `busy` (ask again, we are at it), `denied` (the user must
 change something), `refused` (W&B leaves rows out). It ends when its input does.
 
 A row counts as taken when it is in W&B's file of the run, where a kill cannot reach it. W&B writes that file every few
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.spawn import arguments, interpreter
+from stepscope.exporters.sinks.wandb_children import has_ended, started_by
 from stepscope.exporters.sinks.wandb_files import (
     RunLog,
     files_of,
@@ -33,7 +34,6 @@ from stepscope.exporters.sinks.wandb_files import (
     rows_at_end,
     state_in,
 )
-from stepscope.exporters.sinks.wandb_process import has_ended, started_by
 from stepscope.exporters.sinks.wandb_terms import ATTEMPT, ROW, STEP, TIME, UPDATED
 
 FLUSH = 0.02
@@ -49,7 +49,7 @@ UPLOAD_SECONDS = 600.0
 GRACE = 2.0
 """Seconds that we still look for a row after W&B has written what came after it."""
 MOST_NAMES = 100_000
-"""Metrics without a step for which W&B is told so."""
+"""Maximum metrics that are defined in W&B as having no step."""
 LEVELS = {"info": "INFO", "warning": "WARN", "critical": "ERROR"}
 NEEDED = "x_transaction_log_flush_interval"
 """The setting of W&B without which a row cannot be confirmed."""
@@ -86,7 +86,7 @@ class Upload:
         return True
 
 
-class WandbRun:
+class RunWriter:
     """The run in W&B, as long as this process lives."""
 
     def __init__(self) -> None:
@@ -269,7 +269,7 @@ def _line(error: object) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def answer(run: WandbRun, request: dict[str, Any]) -> dict[str, Any]:
+def answer(run: RunWriter, request: dict[str, Any]) -> dict[str, Any]:
     """Do what a request asks for, and return the answer."""
     try:
         deed = {"open": run.open, "send": run.send, "tell": run.tell, "finish": run.finish}[request["do"]]
@@ -297,6 +297,6 @@ def main(words: list[str]) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what W&B prints is no answer
     requests: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, requests), daemon=True).start()
-    run = WandbRun()
+    run = RunWriter()
     while True:
         print(json.dumps(answer(run, json.loads(requests.get()))), file=out, flush=True)

@@ -6,18 +6,17 @@ Nothing of W&B can be interrupted from within, so a helper that does not answer 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import select
 import signal
 import subprocess
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.spawn import SpawnError, arguments, interpreter
 from stepscope.exporters.sinks.sink import SinkDownError
+from stepscope.exporters.sinks.wandb_children import started_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,37 +112,3 @@ class HelperProcess:
             if stream is not None:
                 with contextlib.suppress(OSError):  # nobody reads what is left
                     stream.close()
-
-
-def started_by(pid: int) -> set[int]:
-    """Return the processes that a helper, or another process, started, and those that they started.
-
-    W&B's core has a session of its own. It names the helper in its arguments, also after that has ended.
-    """
-    parents: dict[int, int] = {}
-    found: set[int] = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int((folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except (OSError, ValueError, IndexError):
-            continue  # it has ended meanwhile
-        is_named = (b"--pid", str(pid).encode()) in itertools.pairwise(words)
-        if is_named and words[0].endswith(b"/wandb-core"):
-            found.add(int(folder.name))
-    family = {pid}
-    while more := {one for one, parent in parents.items() if parent in family and one not in family}:
-        family |= more
-    return (found | family) - {pid}
-
-
-def has_ended(pids: set[int]) -> bool:
-    """Return whether one of our child processes has ended, where the system tells."""
-    for pid in pids:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            return True
-        if state in {"Z", "X"}:
-            return True
-    return False

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_TAG, MOST_TITLE, MOST_NAME, MOST_TEXT = 64, 63, 128, 4000
 """Characters of W&B's tags, titles of alerts, names of runs and projects, and of our texts."""
 STEP, TIME, ATTEMPT, ROW = "stepscope/step", "stepscope/time", "stepscope/attempt", "stepscope/row"
-"""What each row of the history tells besides its values."""
+"""What each row of the history has in addition to its values."""
 UPDATED = "stepscope/updated"
 OWN = frozenset((STEP, TIME, ATTEMPT, ROW, UPDATED))
 
