@@ -31,20 +31,21 @@ def records(path: str, version: int, note: Callable[[str], None]) -> Iterator[li
         version: the newest version of the tool's format that is known.
         note: is called with what could not be read.
     """
-    log = _LevelLog(version, note)
+    log = LevelLog(version, note)
     for portion in chunks(path, note, READ_AT_ONCE):
         yield list(log.whole(portion))
     if log.is_cut:
         note("the last record is cut: the run was being written or was killed")
 
 
-class _LevelLog:
+class LevelLog:
     """The state between two portions of a file, which may end anywhere."""
 
-    def __init__(self, version: int, note: Callable[[str], None]) -> None:
+    def __init__(self, version: int, note: Callable[[str], None], block: int = 0) -> None:
+        """Read from the start, or from a later block: a record that began before it is left out."""
         self._version, self._note = version, note
-        self._ident = b""
-        self._rest, self._begin, self._skipped = b"", IDENT.size, 0
+        self._ident = bytes(IDENT.size) if block else b""
+        self._rest, self._begin, self._skipped = b"", block * BLOCK or IDENT.size, 0
         """Bytes that are not decoded yet, their place in the file, and how many of them to skip."""
         self._begun: list[bytes] | None = None
         """The pieces of a record of which more must come."""
