@@ -13,7 +13,7 @@ from stepscope.core.spawn import SpawnError
 from stepscope.exporters.sinks.address import address_of
 from stepscope.store.sinks import SinkState, hold
 from stepscope.watcher.journal import Journal
-from stepscope.watcher.sending import FAREWELL, LONGEST_WAIT, Brief, Sending
+from stepscope.watcher.sending import FAREWELL, LONGEST_WAIT, SenderBrief, Sending
 from tests.exporters.recorded import make_run
 
 NODE = "node.abc"
@@ -79,7 +79,7 @@ def test_a_sender_is_started_once_with_the_settings_of_the_run(sending, starter,
         sending.poll(float(now))
     (brief,) = starter.briefs
     assert (brief.run, brief.node, brief.settings["exporters.sinks"][0]) == (str(folder.path), NODE, URL)
-    assert Brief.parse(brief.line()) == brief
+    assert SenderBrief.parse(brief.line()) == brief
     assert "cannot use sink 2 of exporters.sinks" in (tmp_path / "watcher.log").read_text()
 
 

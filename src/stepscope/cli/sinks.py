@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.exporters.sinks.address import SinkAddress
-    from stepscope.exporters.sinks.lane import Lane
+    from stepscope.exporters.sinks.lane import SinkLane
     from stepscope.watcher.tee import Tee
 
 LOOK_EVERY = 0.2
@@ -64,7 +64,7 @@ def check_served(tee: Tee) -> None:
         raise StepscopeError("send the run", cause, "`stepscope show` says how far it is")
 
 
-class Screen:
+class SinkScreen:
     """Shows on a terminal how far each sink is, in one line."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -93,13 +93,13 @@ class Screen:
             self._width = 0
 
 
-def _progress(lane: Lane) -> str:
+def _progress(lane: SinkLane) -> str:
     state = lane.state
     behind = f", {format_duration(state.behind_seconds)} behind" if state.behind_rows else ""
     return f"{lane.address.name}: {format_items(state.sent_rows, 'row')} sent{behind}"
 
 
-def conclude(lanes: Sequence[Lane], options: argparse.Namespace) -> int:
+def conclude(lanes: Sequence[SinkLane], options: argparse.Namespace) -> int:
     """Print what each sink has, and return the exit code."""
     facts = [_facts(lane) for lane in lanes]
     if options.json:
@@ -112,7 +112,7 @@ def conclude(lanes: Sequence[Lane], options: argparse.Namespace) -> int:
     return FINE if all(lane.is_done for lane in lanes) else FAILED
 
 
-def _facts(lane: Lane) -> dict[str, Any]:
+def _facts(lane: SinkLane) -> dict[str, Any]:
     state = lane.state
     kept = ("name", "kind", "address", "node", "state", "why", "sent_rows", "refused_rows", "merged_points")
     link = state.known.get("link", "")

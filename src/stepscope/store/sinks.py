@@ -43,7 +43,7 @@ class SinkState:
     """Facts of the sink, such as the id of its own run; `link` is a web address."""
     sent: dict[str, list[list[int]]] = field(default_factory=dict)
     """First and last sequence of each span that was sent, by `<rank>.<attempt>`."""
-    told: dict[str, Any] = field(default_factory=dict)
+    reported: dict[str, Any] = field(default_factory=dict)
     """What the sink knows about the run: a digest of the news, and the changes of alerts."""
     state: str = WAITING
     why: str = ""
@@ -75,7 +75,7 @@ def state_path(folder: RunFolder, key: str, node: str) -> Path:
 
 
 def lock_path(folder: RunFolder, key: str, node: str) -> Path:
-    """Return the file whose lock is held by whoever sends the rows of a node to a sink."""
+    """Return the file whose lock is held by the process that sends the rows of a node to a sink."""
     return state_path(folder, key, node).with_suffix(".lock")
 
 

@@ -123,6 +123,14 @@ class WatcherCost:
         return values if memory is None else values | {"stepscope/watcher_memory_bytes": float(memory)}
 
 
+def _guard(path: Path, stream: Stream, job: Job, pace: WatcherPace) -> RankGuard:
+    """Return the guard of a rank: of its process, or of the source that a follower reads."""
+    if stream.identity.extra.get(ring.FOLLOWED):
+        return RankGuard.over_source(job, pace.stall_after)
+    stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
+    return RankGuard.over(stream.fileno(), stacks, job, StallDetector(pace.stall_after, pace.hang_after), pid)
+
+
 class Watcher:
     """The state of one watcher; a test passes a clock and calls `tick` itself."""
 
@@ -205,10 +213,8 @@ class Watcher:
             self._abandon(pair)
         if not self._ranks:
             self._discover()
-        is_alone = not self._ranks
-        is_busy = (
-            self.alerting.busy(now, alone=is_alone) or self.sending.busy(now, alone=is_alone)
-        ) and not self._abandoned
+        is_busy = self.alerting.busy(now, alone=not self._ranks) | self.sending.busy(now, alone=not self._ranks)
+        is_busy = is_busy and not self._abandoned
         alive = bool(self._ranks) or self._ends.pending() or not self._sealing.idle() or is_busy
         if not alive:
             self._attempts.conclude(self.alerting.critical(), pair, self._journal.note)
@@ -236,7 +242,7 @@ class Watcher:
                 self._dismiss(path, stream)
                 continue
             self._streams += 1
-            guard = self._guard(path, stream)
+            guard = _guard(path, stream, self._job, self._pace)
             files = self._attempts.of(stream, self._clock.monotonic_ns(), self.alerting.on_events)
             self._ranks[path] = WatchedRank(stream, *files, guard)
             stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
@@ -244,13 +250,6 @@ class Watcher:
             self.alerting.attach(path, read_pair(self._clock))
             self.sending.attach(path)
             self._trouble.greet(stream)
-
-    def _guard(self, path: Path, stream: Stream) -> RankGuard:
-        if stream.identity.extra.get(ring.FOLLOWED):
-            return RankGuard.over_source(self._job, self._pace.stall_after)
-        stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
-        stalls = StallDetector(self._pace.stall_after, self._pace.hang_after)
-        return RankGuard.over(stream.fileno(), stacks, self._job, stalls, pid)
 
     def _dismiss(self, path: Path, stream: Stream) -> None:
         """Drop a ring whose run was deleted; a folder of that name belongs to another run now."""
@@ -347,11 +346,8 @@ class Watcher:
         if self._is_due("meter", now, METER_EVERY):
             for rank in self._ranks.values():
                 self._add_own(rank.drain, rank.recorder_cost(), pair)
-            sinks = self.sending.metrics()
             for drain in self._attempts.live():
-                self._add_own(drain, self._cost.read(drain, now), pair)
-                if sinks:
-                    self._add_own(drain, sinks, pair)
+                self._add_own(drain, {**self._cost.read(drain, now), **self.sending.metrics()}, pair)
 
     def _describe(self, pair: Pair) -> None:
         if self._is_due("describe", pair.monotonic_ns / 1e9, DESCRIBE_EVERY):

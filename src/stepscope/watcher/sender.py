@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.places import find_places
 from stepscope.core.walls import wall
 from stepscope.exporters.sinks.address import sinks_of
-from stepscope.exporters.sinks.lane import Lane, RunView
+from stepscope.exporters.sinks.lane import SentRun, SinkLane
 from stepscope.exporters.sinks.news import NewsDesk
 from stepscope.exporters.sinks.sink import CALL_SECONDS
 from stepscope.exporters.sinks.table import kind_of, new_sink
@@ -30,7 +30,7 @@ from stepscope.store.salvage import salvage
 from stepscope.store.sinks import hold
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.sealing import lower_priority
-from stepscope.watcher.sending import Brief
+from stepscope.watcher.sender_brief import SenderBrief
 from stepscope.watcher.verdict import verdict_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ MEMORY = 1 << 30
 """Bytes of memory that this process may allocate; far more than it needs."""
 
 
-class RunEnd:
+class NodeEnd:
     """Whether no more rows of a node will come. Rows that a killed watcher left in rings are saved first."""
 
     def __init__(self, folder: RunFolder, is_over: Callable[[], bool], note: Callable[[str], None]) -> None:
@@ -72,14 +72,16 @@ class RunEnd:
         return True
 
 
-def new_lane(folder: RunFolder, node: str, address: SinkAddress, desk: NewsDesk, is_over: Callable[[], bool]) -> Lane:
+def new_lane(
+    folder: RunFolder, node: str, address: SinkAddress, desk: NewsDesk, is_over: Callable[[], bool]
+) -> SinkLane:
     """Return the lane of one sink for one node of a run."""
 
     def is_ours(writer: Writer) -> bool:
         return writer.node == node
 
-    view = RunView(folder, node, is_ours, desk.facts, desk.news, is_over)
-    return Lane(address, partial(new_sink, address, os.environ), view)
+    view = SentRun(folder, node, is_ours, desk.facts, desk.news, is_over)
+    return SinkLane(address, partial(new_sink, address, os.environ), view)
 
 
 class Sender:
@@ -88,16 +90,16 @@ class Sender:
     def __init__(self, note: Callable[[str], None]) -> None:
         """Start with none."""
         self._note = note
-        self.lanes: list[Lane] = []
+        self.lanes: list[SinkLane] = []
         self._since: dict[int, float] = {}
         """When (monotonic seconds) each lane began its current turn."""
 
-    def add(self, lane: Lane) -> None:
+    def add(self, lane: SinkLane) -> None:
         """Let a lane take turns until its sink has everything."""
         self.lanes.append(lane)
         threading.Thread(target=self._work, args=(lane,), name=lane.address.name, daemon=True).start()
 
-    def _work(self, lane: Lane) -> None:
+    def _work(self, lane: SinkLane) -> None:
         while not lane.is_done:
             self._since[id(lane)] = time.monotonic()
             with wall(lane.fail):  # a fault in one sink must not end the others
@@ -129,7 +131,7 @@ def main(arguments: list[str]) -> int:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     line = _first_line(0)
     try:
-        brief = Brief.parse(line)
+        brief = SenderBrief.parse(line)
     except (ValueError, TypeError) as error:
         sys.stderr.write(f"cannot read the brief of the sender: {error}\n")
         return 2
@@ -146,15 +148,15 @@ def main(arguments: list[str]) -> int:
     os._exit(0)  # a thread that still waits must not keep the process alive
 
 
-def _lanes(folder: RunFolder, brief: Brief, note: Callable[[str], None]) -> list[Lane]:
+def _lanes(folder: RunFolder, brief: SenderBrief, note: Callable[[str], None]) -> list[SinkLane]:
     """Return the lanes that no other process serves; their locks are held until this process ends."""
     addresses, problems = sinks_of(brief.settings)
     for problem in problems:
         note(problem)
     page = str(brief.settings.get("alerting.page_url") or "")
     desk = NewsDesk(folder, brief.node, page, partial(verdict_of, folder.path, note))
-    is_over = RunEnd(folder, desk.is_over, note)
-    found: list[Lane] = []
+    is_over = NodeEnd(folder, desk.is_over, note)
+    found: list[SinkLane] = []
     for address in addresses:
         if not kind_of(address.scheme).takes_all_nodes and not desk.is_first():
             continue
@@ -163,7 +165,7 @@ def _lanes(folder: RunFolder, brief: Brief, note: Callable[[str], None]) -> list
     return found
 
 
-def _serve(sender: Sender, folder: RunFolder, brief: Brief) -> bool:
+def _serve(sender: Sender, folder: RunFolder, brief: SenderBrief) -> bool:
     """Wait until every sink has everything; return whether the process must restart."""
     desk = NewsDesk(folder, brief.node)
     ended: float | None = None

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.places import SINKS_SUFFIX
 from stepscope.core.spawn import SpawnError, arguments, interpreter
 from stepscope.store.sinks import is_held, load_sink
+from stepscope.watcher.sender_brief import SenderBrief
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,26 +33,7 @@ FAREWELL = 10.0
 MAX_SETTINGS = 1 << 20
 
 
-@dataclass
-class Brief:
-    """What the sender has to know: its first and only line of input."""
-
-    run: str
-    node: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    """By path, as in the configuration."""
-
-    def line(self) -> bytes:
-        """Return the brief as a line."""
-        return json.dumps(self.__dict__).encode() + b"\n"
-
-    @classmethod
-    def parse(cls, line: bytes) -> Brief:
-        """Parse a brief; ValueError or TypeError if it is invalid."""
-        return cls(**json.loads(line))
-
-
-def start_sender(brief: Brief) -> subprocess.Popen[bytes]:
+def start_sender(brief: SenderBrief) -> subprocess.Popen[bytes]:
     """Start the sender of a run in its own session, so that it outlives this process."""
     child = subprocess.Popen(
         [interpreter(), *arguments(MODULE, brief.run)],
@@ -76,7 +57,7 @@ class Sending:
         folder: RunFolder,
         node: str,
         journal: Journal,
-        start: Callable[[Brief], subprocess.Popen[bytes]] = start_sender,
+        start: Callable[[SenderBrief], subprocess.Popen[bytes]] = start_sender,
     ) -> None:
         """Start nothing: a run has no sinks until a ring says so."""
         self._folder, self._node, self._journal, self._start = folder, node, journal, start
@@ -123,7 +104,7 @@ class Sending:
     def _begin(self, now: float) -> None:
         self._started = now
         try:
-            self._child = self._start(Brief(str(self._folder.path), self._node, self._settings))
+            self._child = self._start(SenderBrief(str(self._folder.path), self._node, self._settings))
         except (OSError, SpawnError) as error:
             self._not_before, self._wait = now + self._wait, min(LONGEST_WAIT, self._wait * 2)
             self._journal.note(f"cannot start the sender: {error}; trying again", "sender")

@@ -13,14 +13,14 @@ from stepscope.exporters.sinks.news import NewsDesk
 from stepscope.exporters.sinks.table import kind_of
 from stepscope.store.sinks import DENIED, WAITING, hold
 from stepscope.store.states import overall, read_nodes
-from stepscope.watcher.sender import RunEnd, Sender, new_lane
+from stepscope.watcher.sender import NodeEnd, Sender, new_lane
 from stepscope.watcher.verdict import verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stepscope.exporters.sinks.address import SinkAddress
-    from stepscope.exporters.sinks.lane import Lane
+    from stepscope.exporters.sinks.lane import SinkLane
     from stepscope.store.layout import RunFolder
 
 
@@ -62,10 +62,10 @@ class Tee:
             self.busy.add(address.name)
             return
         self._locks.append(lock)
-        is_over = (lambda: True) if self._once else RunEnd(self._folder, desk.is_over, self._note)
+        is_over = (lambda: True) if self._once else NodeEnd(self._folder, desk.is_over, self._note)
         self._sender.add(new_lane(self._folder, node, address, desk, is_over))
 
-    def lanes(self) -> list[Lane]:
+    def lanes(self) -> list[SinkLane]:
         """Return the lanes that this process serves."""
         return list(self._sender.lanes)
 
@@ -74,7 +74,7 @@ class Tee:
         has_rows = bool(self._sender.lanes) or self._once or overall(read_nodes(self._folder)[0])[0] != "running"
         return has_rows and self._sender.is_done()
 
-    def stuck(self, now: float, patience: float) -> list[Lane]:
+    def stuck(self, now: float, patience: float) -> list[SinkLane]:
         """Return the lanes whose sink denies us, or has not answered for `patience` seconds; `now` is unix time."""
         return [
             lane

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
-from stepscope.exporters.sinks.sink import Batch, RunFacts
+from stepscope.exporters.sinks.sink import RunFacts, SinkBatch
 from stepscope.store.points import NO_NS, Points
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stepscope.exporters.sinks.sink import Row
+    from stepscope.exporters.sinks.sink import SentRow
 
 RUN = RunFacts(
     id="20261118-120000-abcd",
@@ -31,7 +31,7 @@ RUN = RunFacts(
 )
 
 
-def batch_of(rows: Iterable[Row]) -> Batch:
+def batch_of(rows: Iterable[SentRow]) -> SinkBatch:
     """Return a batch with these rows."""
     names: dict[str, int] = {}
     columns: list[list[float]] = []
@@ -42,7 +42,7 @@ def batch_of(rows: Iterable[Row]) -> Batch:
             columns.append([code, row.rank, row.attempt, row.seq, step, round(row.time * 1e6), value])
     found = list(zip(*columns, strict=True)) if columns else [()] * 7
     integers = [np.array(column, np.int64) for column in found[:6]]
-    return Batch(
+    return SinkBatch(
         Points(
             list(names),
             *(column.astype(np.int32) for column in integers[:3]),

@@ -10,20 +10,22 @@ import sys
 from pathlib import Path
 
 from stepscope.exporters.sinks.address import address_of
-from stepscope.exporters.sinks.mlflow_names import valid_name
-from stepscope.exporters.sinks.sink import Row, written_name
+from stepscope.exporters.sinks.mlflow.names import valid_name
+from stepscope.exporters.sinks.sink import SentRow, written_name
 from stepscope.exporters.sinks.table import new_sink
 
 LARGEST = 1.7976931348623157e308
 ROWS = [
-    *(Row(0, 0, n, n, 1_795_000_000 + n / 8, {"loss": 1 / (n + 1), "train/acc": n / 7}) for n in range(40)),
-    Row(0, 0, 40, None, 1_795_000_100.0019, {"gpu/util": 0.25, "odd é name (%)": -0.5}),
-    Row(0, 0, 41, -3, 1_795_000_101, {"loss": math.nan, "a": math.inf, "b": -math.inf, "c": 5e-324, "d": LARGEST}),
-    Row(0, 0, 42, 2**60, 1_795_000_102, {"big": 1e300, "x" * 300: 1.0, "../up": 2.0}),
-    Row(3, 1, 0, 5, 1_795_000_103, {"loss": 0.125}),
-    Row(-3, 0, 0, None, 1_795_000_104, {"gpu/util": 0.75}),
+    *(SentRow(0, 0, n, n, 1_795_000_000 + n / 8, {"loss": 1 / (n + 1), "train/acc": n / 7}) for n in range(40)),
+    SentRow(0, 0, 40, None, 1_795_000_100.0019, {"gpu/util": 0.25, "odd é name (%)": -0.5}),
+    SentRow(0, 0, 41, -3, 1_795_000_101, {"loss": math.nan, "a": math.inf, "b": -math.inf, "c": 5e-324, "d": LARGEST}),
+    SentRow(0, 0, 42, 2**60, 1_795_000_102, {"big": 1e300, "x" * 300: 1.0, "../up": 2.0}),
+    SentRow(3, 1, 0, 5, 1_795_000_103, {"loss": 0.125}),
+    SentRow(-3, 0, 0, None, 1_795_000_104, {"gpu/util": 0.75}),
 ]
-SAME = [Row(0, 0, 50 + n, 7, 1_795_000_200 + n / 1e5, {"same": value}) for n, value in enumerate((1.5, 1.5, 2.5, 1.5))]
+SAME = [
+    SentRow(0, 0, 50 + n, 7, 1_795_000_200 + n / 1e5, {"same": value}) for n, value in enumerate((1.5, 1.5, 2.5, 1.5))
+]
 """Four points in one millisecond, of which two differ."""
 
 

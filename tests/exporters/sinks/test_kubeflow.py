@@ -22,10 +22,10 @@ NEWS = RunNews(progress=0.456, remaining=12.2, latest={"loss": 0.25, "lr": math.
 
 
 class Kubeflow(Hook):
-    """A server that behaves as told, with a certificate that only its own authority signs."""
+    """A server that behaves as reported, with a certificate that only its own authority signs."""
 
     def __init__(self, folder, *behaviours):
-        """Start, and write the files of which a TrainJob is told."""
+        """Start, and write the files of which a TrainJob is reported."""
         super().__init__(*behaviours)
         certificate, key = make_certificate(folder)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -46,7 +46,7 @@ class Kubeflow(Hook):
 
 @pytest.fixture
 def start(tmp_path):
-    """Start servers that behave as told, and stop them at the end."""
+    """Start servers that behave as reported, and stop them at the end."""
     made = []
 
     def one(*behaviours):
@@ -87,7 +87,7 @@ def test_a_report_has_the_shape_of_a_trainjob_status(start, sink_of):
     server = start()
     sink = sink_of(server, prefix="ours/")
     assert sink.open(RUN, {}) == {"link": ""}
-    sink.tell(NEWS)
+    sink.report(NEWS)
     (request,) = server.requests
     assert request["path"] == PATH
     assert request["headers"]["Content-Type"] == "application/json"
@@ -107,9 +107,9 @@ def test_reports_come_at_most_every_five_seconds_but_for_the_last(start, sink_of
     sink = sink_of(server, clock)
     for moment in (100.0, 101.0, 104.9, 105.0, 106.0):
         clock.now = moment
-        sink.tell(NEWS)
+        sink.report(NEWS)
     assert len(server.requests) == 2
-    sink.tell(RunNews("finished", ended=1_795_000_000.0, progress=0.5, remaining=9.0))
+    sink.report(RunNews("finished", ended=1_795_000_000.0, progress=0.5, remaining=9.0))
     last = server.bodies()[-1]["trainerStatus"]
     assert last == {
         "lastUpdatedTime": "2026-11-18T11:06:40Z",
@@ -153,10 +153,10 @@ def test_a_rotated_token_is_used_for_the_next_report(start, sink_of):
     """The token is read from its file for each report."""
     server, clock = start(), Clock()
     sink = sink_of(server, clock)
-    sink.tell(NEWS)
+    sink.report(NEWS)
     server.token.write_text("second-token\n")
     clock.now += 5
-    sink.tell(NEWS)
+    sink.report(NEWS)
     assert server.tokens() == ["Bearer first-token", "Bearer second-token"]
 
 
@@ -166,10 +166,10 @@ def test_a_refused_token_is_read_again(start, sink_of, status):
     server, clock = start(status, 200), Clock()
     sink = sink_of(server, clock)
     with pytest.raises(SinkDeniesError, match=str(status)):
-        sink.tell(NEWS)
+        sink.report(NEWS)
     server.token.write_text("second-token")
     clock.now += 5
-    sink.tell(NEWS)
+    sink.report(NEWS)
     assert server.tokens()[-1] == "Bearer second-token"
 
 
@@ -178,28 +178,28 @@ def test_a_server_that_asks_to_wait_is_given_time(start, sink_of):
     server, clock = start((429, {"Retry-After": "17"}), 200), Clock()
     sink = sink_of(server, clock)
     with pytest.raises(SinkDownError) as caught:
-        sink.tell(NEWS)
+        sink.report(NEWS)
     assert caught.value.retry_after == 17
     clock.now += 1
     with pytest.raises(SinkDownError) as caught:
-        sink.tell(NEWS)
+        sink.report(NEWS)
     assert caught.value.retry_after == 4
     assert len(server.requests) == 1
     clock.now += 16
-    sink.tell(NEWS)
+    sink.report(NEWS)
     assert len(server.requests) == 2
 
 
 def test_an_error_of_the_server_is_an_outage(start, sink_of):
     """500 means: again later."""
     with pytest.raises(SinkDownError, match="500"):
-        sink_of(start(500)).tell(NEWS)
+        sink_of(start(500)).report(NEWS)
 
 
 def test_a_report_that_kubeflow_finds_invalid_is_refused(start, sink_of):
     """422 means that the same report would never be taken."""
     with pytest.raises(SinkRefusesError, match="422"):
-        sink_of(start(422)).tell(NEWS)
+        sink_of(start(422)).report(NEWS)
 
 
 def test_a_server_that_hangs_is_left_in_time(start, sink_of):
@@ -207,7 +207,7 @@ def test_a_server_that_hangs_is_left_in_time(start, sink_of):
     server = start("hang")
     sink = sink_of(server, seconds=0.5)
     with pytest.raises(SinkDownError, match="no answer in time"):
-        sink.tell(NEWS)
+        sink.report(NEWS)
 
 
 def test_a_server_with_a_foreign_certificate_gets_no_token(start, sink_of):
@@ -215,7 +215,7 @@ def test_a_server_with_a_foreign_certificate_gets_no_token(start, sink_of):
     server = start()
     server.environ["KUBEFLOW_TRAINER_SERVER_CA_CERT"] = ""
     with pytest.raises(SinkDownError, match="certificate is not trusted"):
-        sink_of(server).tell(NEWS)
+        sink_of(server).report(NEWS)
     assert server.requests == []
 
 

@@ -1,4 +1,4 @@
-"""The way of rows to one sink: what is confirmed, tried again, set aside, and told."""
+"""The way of rows to one sink: what is confirmed, tried again, set aside, and reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.core.errors import UsageError
 from stepscope.exporters.sinks.address import SinkAddress
-from stepscope.exporters.sinks.lane import DENIED_WAIT, LATE, LONGEST_WAIT, Lane, RunView
+from stepscope.exporters.sinks.lane import DENIED_WAIT, LATE, LONGEST_WAIT, SentRun, SinkLane
 from stepscope.exporters.sinks.sink import (
     Receipt,
     RunNews,
@@ -50,13 +50,14 @@ class FakeSink(Sink):
         self.world.rows += [(row.rank, row.seq, name) for row in rows for name in row.values]
         return self.world.receipt
 
-    def tell(self, news):
-        self.world.calls.append(("tell", news.state))
-        self.world.fault("tell")
-        self.world.told.append(news)
+    def report(self, news):
+        self.world.calls.append(("report", news.state))
+        self.world.fault("report")
+        self.world.reported.append(news)
 
     def close(self):
         self.world.calls.append(("close", None))
+        self.world.fault("close")
 
 
 class World:
@@ -64,7 +65,7 @@ class World:
 
     def __init__(self, folder):
         self.folder, self.now, self.is_over, self.state = folder, START, False, "running"
-        self.calls, self.rows, self.told, self.faults = [], [], [], []
+        self.calls, self.rows, self.reported, self.faults = [], [], [], []
         self.poison, self.receipt = (), Receipt()
         self.kind = FakeSink
         self.address = ADDRESS
@@ -74,10 +75,10 @@ class World:
             raise self.faults.pop(0)[1]
 
     def lane(self):
-        view = RunView(self.folder, WRITER.node, lambda _: True, lambda: RUN, self.news, lambda: self.is_over)
-        return Lane(self.address, partial(self.kind, self), view, lambda: self.now, lambda: 1.0)
+        view = SentRun(self.folder, WRITER.node, lambda _: True, lambda: RUN, self.news, lambda: self.is_over)
+        return SinkLane(self.address, partial(self.kind, self), view, lambda: self.now, lambda: 1.0)
 
-    def news(self, told, latest):
+    def news(self, reported, latest):
         return RunNews(self.state, latest=dict(latest)), {"digest": self.state, "latest": len(latest)}
 
     def turns(self, lane, count=1, wait=0.0):
@@ -258,37 +259,48 @@ def test_a_sink_that_needs_order_gets_the_oldest_first(world):
 
 
 def test_the_end_is_told_after_the_last_row(world):
-    """When the run is over and the sink has everything, it is told how the run ended, and closed."""
+    """When the run is over and the sink has everything, it hears how the run ended, and is closed."""
     lane = world.lane()
     world.turns(lane, 6)
     world.is_over, world.state = True, "failed"
-    world.faults = [("tell", SinkDownError("no answer in time"))]
+    world.faults = [("report", SinkDownError("no answer in time"))]
     world.turns(lane, wait=10)
     assert not lane.is_done
     world.turns(lane, wait=10)
     assert lane.is_done
-    assert world.told[-1].state == "failed"
+    assert world.reported[-1].state == "failed"
     assert world.calls[-1] == ("close", None)
     assert load_sink(world.folder, ADDRESS.key, WRITER.node).state == DONE
 
 
+def test_an_end_that_could_not_be_finished_is_reported_again(world):
+    """A sink that fails while it is closed is made anew, and hears again that the run has ended."""
+    lane = world.lane()
+    world.turns(lane, 6)
+    world.is_over, world.state = True, "finished"
+    world.faults = [("close", SinkDownError("W&B did not upload the rest in time"))]
+    world.turns(lane, 2, wait=10)
+    assert lane.is_done
+    assert [news.state for news in world.reported] == ["running", "finished", "finished"]
+
+
 def test_news_are_told_once(world):
-    """The same news are not told again, and changed ones are."""
+    """The same news are not reported again, and changed ones are."""
     lane = world.lane()
     world.turns(lane, 5)
     world.turns(lane, 5, wait=20)
-    assert len(world.told) == 1
+    assert len(world.reported) == 1
     world.state = "stalled"
     world.turns(lane, wait=20)
-    assert [news.state for news in world.told] == ["running", "stalled"]
+    assert [news.state for news in world.reported] == ["running", "stalled"]
 
 
 def test_a_sink_without_rows_gets_the_last_values(world):
-    """A sink that shows only the present is told the last value of each metric."""
+    """A sink that shows only the present is reported the last value of each metric."""
     world.kind = type("Kind", (FakeSink,), {"takes_rows": False})
     lane = world.lane()
     world.turns(lane, 5, wait=20)
-    assert world.told[-1].latest == {"loss": 9.0}
+    assert world.reported[-1].latest == {"loss": 9.0}
     assert not world.rows
     assert lane.state.behind_rows == 0
 
@@ -317,7 +329,7 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_sending(world, monkeyp
 
 def test_the_file_of_refused_rows_does_not_grow_without_end(world, monkeypatch):
     """Beyond its limit refused rows are only counted."""
-    monkeypatch.setattr("stepscope.exporters.sinks.lane.MOST_REFUSED_BYTES", 10)
+    monkeypatch.setattr("stepscope.exporters.sinks.refused.MOST_BYTES", 10)
     world.poison = (5.0,)
     lane = world.lane()
     world.turns(lane, 20)

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from stepscope.exporters.sinks import mlflow_schema
-from stepscope.exporters.sinks.sink import Row, RunNews
+from stepscope.exporters.sinks.mlflow import schema as mlflow_schema
+from stepscope.exporters.sinks.sink import RunNews, SentRow
 from tests.exporters.sinks.batches import RUN, batch_of
 from tests.exporters.sinks.mlflow_cases import ROWS, SAME, expected, read, sink_at
 from tests.exporters.sinks.mlflow_tables import rows_of
@@ -56,7 +56,7 @@ def test_mlflow_reads_every_point(path):
     known = sink.open(RUN, {})
     sink.send(batch_of(ROWS))
     sink.send(batch_of(ROWS + SAME))
-    sink.tell(RunNews("interrupted", "Ctrl-C", 1_795_000_300.0, config=RUN.config, tags=RUN.tags))
+    sink.report(RunNews("interrupted", "Ctrl-C", 1_795_000_300.0, config=RUN.config, tags=RUN.tags))
     found = read(f"sqlite:///{path}", known["run_id"])
     assert found["points"] == expected(ROWS + SAME)
     assert found["latest"]["loss"] == repr(1 / 40)
@@ -76,7 +76,7 @@ def test_mlflow_may_write_the_same_file(path):
         own = writer.stdout.readline().strip()
         count = 0
         while writer.poll() is None or count == 0:
-            sink.send(batch_of(Row(0, 0, n, n, 1_795_000_000 + n, {"a": 1.0}) for n in range(count, count + 100)))
+            sink.send(batch_of(SentRow(0, 0, n, n, 1_795_000_000 + n, {"a": 1.0}) for n in range(count, count + 100)))
             count += 100
         assert writer.returncode == 0, writer.stderr.read()[-2000:]
     counts = dict(rows_of(path, "SELECT key, count(*) FROM metrics GROUP BY key"))

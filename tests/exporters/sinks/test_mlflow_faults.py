@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from stepscope.core.errors import UsageError
-from stepscope.exporters.sinks import mlflow, mlflow_api
+from stepscope.exporters.sinks.mlflow import api as mlflow_api
+from stepscope.exporters.sinks.mlflow import server as mlflow
 from stepscope.exporters.sinks.sink import (
-    Row,
     RunNews,
+    SentRow,
     SinkDeniesError,
     SinkDownError,
     SinkError,
@@ -154,7 +155,7 @@ def test_the_wait_that_a_server_asks_for_is_kept(fake, opened):
 
 def test_points_that_were_confirmed_are_not_sent_again(fake, opened):
     """After a failure in the middle of a batch, the same batch continues where it failed."""
-    batch = batch_of(Row(0, 0, n, n, 1_795_000_000 + n, {"a": float(n)}) for n in range(2500))
+    batch = batch_of(SentRow(0, 0, n, n, 1_795_000_000 + n, {"a": float(n)}) for n in range(2500))
     fake.answers["runs/log-batch"] = [(), (503, {}, b"")]
     with pytest.raises(SinkDownError):
         opened.send(batch)
@@ -166,7 +167,7 @@ def test_points_that_were_confirmed_are_not_sent_again(fake, opened):
 
 def test_a_request_whose_answer_was_lost_is_not_made_again(fake, opened):
     """MLflow is slow to find out that it has points: after a failure we ask for them first."""
-    batch = batch_of(Row(0, 0, n, n, 1_795_000_000 + n, {"a": float(n), "b": 1.0}) for n in range(10))
+    batch = batch_of(SentRow(0, 0, n, n, 1_795_000_000 + n, {"a": float(n), "b": 1.0}) for n in range(10))
     fake.answers["runs/log-batch"] = [None, None]  # a kept connection may have been closed before: it is tried again
     with pytest.raises(SinkDownError):
         opened.send(batch)
@@ -183,7 +184,7 @@ def test_an_old_server_gets_uncertain_points_in_small_requests(fake, opened):
     fake.run["data"]["metrics"] = [{"key": "a", "value": 1.0, "timestamp": 1_795_000_900_000, "step": 500}]
     fake.answers["metrics/get-history-bulk-interval"] = (404, {}, b"")
     opened.open(RUN, KNOWN)
-    opened.send(batch_of(Row(0, 0, n, n, 1_795_000_000 + n, {"a": 1.0}) for n in range(120)))
+    opened.send(batch_of(SentRow(0, 0, n, n, 1_795_000_000 + n, {"a": 1.0}) for n in range(120)))
     assert [len(body["metrics"]) for body in fake.sent()] == [50, 50, 20]
 
 
@@ -194,7 +195,7 @@ def test_a_deleted_run_denies(fake, opened):
     fake.answers["runs/log-batch"] = error("INVALID_PARAMETER_VALUE", 400, "must be in the 'active' state")
     for call in (
         lambda: opened.send(batch_of(ROWS)),
-        lambda: opened.tell(RunNews(config={"a": 1})),
+        lambda: opened.report(RunNews(config={"a": 1})),
         lambda: opened.open(RUN, KNOWN),
         lambda: opened.open(RUN, {}),
     ):
@@ -233,7 +234,7 @@ def test_a_parameter_that_another_node_wrote_goes_to_a_tag(fake, opened):
     """A parameter with another value in MLflow is not an error: the value of now is a tag."""
     fake.run["data"]["params"] = [{"key": "lr", "value": "1"}]
     fake.answers["runs/log-batch"] = [error("INVALID_PARAMETER_VALUE", 400, "Changing param values is not allowed")]
-    opened.tell(RunNews(config={"lr": 2}))
+    opened.report(RunNews(config={"lr": 2}))
     assert {"key": "stepscope.config.lr", "value": "2"} in fake.sent()[-1]["tags"]
 
 
@@ -337,7 +338,7 @@ def test_a_call_has_one_deadline_for_all_its_requests(fake, opened, monkeypatch)
     """A slow server cannot hold a call for longer than it may take, however many requests it makes."""
     now = [100.0]
     monkeypatch.setattr(mlflow_api.time, "monotonic", lambda: now[0])
-    batch = batch_of(Row(0, 0, n, n, 1_795_000_000 + n, {"a": float(n)}) for n in range(2500))
+    batch = batch_of(SentRow(0, 0, n, n, 1_795_000_000 + n, {"a": float(n)}) for n in range(2500))
     usual = fake.answer
 
     def slow(path):

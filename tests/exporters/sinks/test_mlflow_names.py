@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.exporters.sinks.mlflow_names import CUT, NAME_LIMIT, PARAM_LIMIT, cut, params_of, valid_name
-from stepscope.exporters.sinks.mlflow_points import MOST_BYTES, log_batches, metric_texts, newest, stored_points
-from stepscope.exporters.sinks.mlflow_run import RunView, changes, first_tags, run_mark
-from stepscope.exporters.sinks.mlflow_schema import artifact_root, below
-from stepscope.exporters.sinks.sink import Alert, Row, RunFacts, RunNews, SinkRefusesError
+from stepscope.exporters.sinks.mlflow.names import CUT, NAME_LIMIT, PARAM_LIMIT, cut, params_of, valid_name
+from stepscope.exporters.sinks.mlflow.points import MOST_BYTES, log_batches, metric_texts, newest, stored_points
+from stepscope.exporters.sinks.mlflow.run_facts import RunView, changes, first_tags, run_mark
+from stepscope.exporters.sinks.mlflow.schema import artifact_root, below
+from stepscope.exporters.sinks.sink import AlertChange, RunFacts, RunNews, SentRow, SinkRefusesError
 from tests.exporters.sinks.batches import RUN, batch_of
 from tests.exporters.sinks.mlflow_cases import LARGEST, ROWS, SAME, expected
 
@@ -80,7 +80,7 @@ def test_same_points_of_a_millisecond_are_counted():
 
 def test_zero_and_minus_zero_are_one():
     """SQL has one zero, as the count of merged points has."""
-    same = [Row(0, 0, n, 1, 1000.0, {"a": value}) for n, value in enumerate((0.0, -0.0, math.nan))]
+    same = [SentRow(0, 0, n, 1, 1000.0, {"a": value}) for n, value in enumerate((0.0, -0.0, math.nan))]
     rows, merged = stored_points(batch_of(same), "")
     assert (len(rows), merged) == (2, 1)
 
@@ -88,7 +88,7 @@ def test_zero_and_minus_zero_are_one():
 def test_a_time_before_1970_is_refused():
     """MLflow would refuse the whole request: the row is set aside instead."""
     with pytest.raises(SinkRefusesError, match="1970"):
-        stored_points(batch_of([Row(0, 0, 0, 1, -5.0, {"a": 1.0})]), "")
+        stored_points(batch_of([SentRow(0, 0, 0, 1, -5.0, {"a": 1.0})]), "")
 
 
 def test_the_newest_point_has_the_greatest_step():
@@ -127,7 +127,7 @@ def test_the_mark_of_a_run_can_be_quoted(project, other):
 def test_news_change_only_what_differs():
     """Saying the same news again changes nothing; a changed setting goes to a tag, since a parameter cannot change."""
     alerts = [
-        Alert("1", "loss-spike", "warning", state, "loss 9", 1000.0 + n)
+        AlertChange("1", "loss-spike", "warning", state, "loss 9", 1000.0 + n)
         for n, state in enumerate(("firing", "resolved"))
     ]
     news = RunNews("oom-killed", "no memory", 2000.0009, "it grew", alerts, {"lr": 2, "b": 1}, ("x",))

@@ -8,16 +8,16 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import pytest
 
-from stepscope.exporters.sinks.mlflow import MlflowSink
-from stepscope.exporters.sinks.mlflow_names import CUT
-from stepscope.exporters.sinks.sink import Alert, RunNews, SinkDeniesError, SinkDownError
+from stepscope.exporters.sinks.mlflow.names import CUT
+from stepscope.exporters.sinks.mlflow.server import MlflowSink
+from stepscope.exporters.sinks.sink import AlertChange, RunNews, SinkDeniesError, SinkDownError
 from tests.exporters.sinks.batches import RUN, batch_of
 from tests.exporters.sinks.mlflow_cases import ROWS, SAME, expected, read, sink_at
+from tests.integration.processes import until
 
 pytestmark = [
     pytest.mark.processes,
@@ -47,14 +47,14 @@ def server(tmp_path_factory):
         )
     try:
         sink = sink_at(f"mlflow+http://127.0.0.1:{port}")
-        deadline = time.monotonic() + 120
-        while True:
-            with contextlib.suppress(SinkDownError):
-                sink.probe()
-                break
+
+        def answers():
             assert process.poll() is None, (folder / "log").read_text()[-2000:]
-            assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
-            time.sleep(0.2)
+            with contextlib.suppress(SinkDownError):
+                return sink.probe()
+            return ""
+
+        until(answers, lambda: f"the server: {(folder / 'log').read_text()[-2000:]}", every=0.2)
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -124,14 +124,14 @@ def test_news_are_told_and_told_again(server):
         "empty": "",
         "deep": {f"k{n}": "\N{GRINNING FACE}" * 3000 for n in range(120)},
     }
-    sink.tell(RunNews(config=config, tags=("baseline", "gpu")))
-    alert = Alert("1", "loss/nan", "critical", "firing", "loss is NaN", 1_795_000_001, 7)
+    sink.report(RunNews(config=config, tags=("baseline", "gpu")))
+    alert = AlertChange("1", "loss/nan", "critical", "firing", "loss is NaN", 1_795_000_001, 7)
     news = RunNews(
         "failed", "ValueError", 1_795_000_002.5, "x" * 9000, [alert], config | {"lr": 2}, ("odd % tag",), "new"
     )
-    sink.tell(news)
+    sink.report(news)
     sink.open(run, known)
-    sink.tell(news)
+    sink.report(news)
     sink.close()
     found = read(server, known["run_id"])
     assert found["experiment"] == "My experiment"

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.exporters.sinks import mlflow_schema, mlflow_sqlite
-from stepscope.exporters.sinks.sink import Row, RunNews, SinkDeniesError, SinkDownError
+from stepscope.exporters.sinks.mlflow import schema as mlflow_schema
+from stepscope.exporters.sinks.mlflow import sqlite as mlflow_sqlite
+from stepscope.exporters.sinks.sink import RunNews, SentRow, SinkDeniesError, SinkDownError
 from tests.exporters.sinks.batches import RUN, batch_of
 from tests.exporters.sinks.mlflow_cases import ROWS, SAME, expected, sink_at
 from tests.exporters.sinks.mlflow_tables import TABLES, change, rows_of
@@ -48,8 +49,8 @@ def test_every_point_is_stored_once(path, sink):
 
 def test_the_last_value_is_that_of_the_greatest_step(path, sink):
     """`latest_metrics` is what MLflow itself would have: an older point that comes later does not change it."""
-    sink.send(batch_of([Row(0, 0, 0, 5, 100.0, {"a": 1.0}), Row(0, 0, 1, 9, 50.0, {"a": math.nan})]))
-    sink.send(batch_of([Row(0, 0, 2, 8, 900.0, {"a": 3.0})]))
+    sink.send(batch_of([SentRow(0, 0, 0, 5, 100.0, {"a": 1.0}), SentRow(0, 0, 1, 9, 50.0, {"a": math.nan})]))
+    sink.send(batch_of([SentRow(0, 0, 2, 8, 900.0, {"a": 3.0})]))
     assert rows_of(path, "SELECT key, step, timestamp, value, is_nan FROM latest_metrics") == [
         ("p/a", 9, 50_000, 0.0, 1)
     ]
@@ -90,7 +91,7 @@ def test_a_locked_database_is_down(path, sink, monkeypatch):
         with pytest.raises(SinkDownError, match="locked"):
             sink.send(batch_of(ROWS))
         with pytest.raises(SinkDownError, match="locked"):
-            sink.tell(RunNews())
+            sink.report(RunNews())
     sink.send(batch_of(ROWS))
     assert points(path) == expected(ROWS, "p/")
 
@@ -118,7 +119,7 @@ def test_what_was_deleted_is_not_created_again(path, sink):
     change(path, "UPDATE runs SET lifecycle_stage = 'deleted'")
     for call in (
         lambda: sink.send(batch_of(ROWS)),
-        lambda: sink.tell(RunNews()),
+        lambda: sink.report(RunNews()),
         lambda: sink.open(RUN, {}),
         lambda: sink.open(RUN, sink.known),
     ):
@@ -131,17 +132,17 @@ def test_what_was_deleted_is_not_created_again(path, sink):
 
 def test_news_are_written_and_written_again(path, sink):
     """State, end, parameters and tags arrive; saying them again changes nothing, and a resumed run has no end."""
-    sink.tell(RunNews(config={"lr": 1}, tags=("a",)))
+    sink.report(RunNews(config={"lr": 1}, tags=("a",)))
     news = RunNews("finished", "", 1_795_000_002.5, config={"lr": 2, "b": {"c": None}}, tags=("b",), notes="new")
     for _ in range(2):
-        sink.tell(news)
+        sink.report(news)
         assert rows_of(path, "SELECT status, end_time FROM runs") == [("FINISHED", 1_795_000_002_500)]
         assert dict(rows_of(path, "SELECT key, value FROM params")) == {"lr": "1", "b.c": "None"}
         tags = dict(rows_of(path, "SELECT key, value FROM tags"))
         assert tags["stepscope.config.lr"] == "2"
         assert tags["mlflow.note.content"].startswith("new\n")
         assert [key for key in tags if key.startswith("stepscope.tag.")] == ["stepscope.tag.b"]
-    sink.tell(RunNews(config={"lr": 2}))
+    sink.report(RunNews(config={"lr": 2}))
     assert rows_of(path, "SELECT status, end_time FROM runs") == [("RUNNING", None)]
 
 

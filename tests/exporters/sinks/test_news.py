@@ -1,4 +1,4 @@
-"""What a sink is told about a run."""
+"""What a sink is reported about a run."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def test_the_end_is_told_with_its_verdict_which_is_made_once(tmp_path):
 
 
 def test_a_change_of_an_alert_is_told_once(tmp_path):
-    """A sink that was told about an alert hears only what came after it."""
+    """A sink that was reported about an alert hears only what came after it."""
     folder = make_run(tmp_path)
     desk = desk_of(folder)
     alert(folder, "firing")
-    news, told = desk.news({}, {})
+    news, reported = desk.news({}, {})
     assert [(one.rule, one.state, one.text) for one in news.alerts] == [("loss_nan", "firing", "loss is NaN")]
-    assert desk.news(told, {})[0].alerts == []
+    assert desk.news(reported, {})[0].alerts == []
     alert(folder, "resolved", at=2_000_000)
-    news, after = desk.news(told, {})
+    news, after = desk.news(reported, {})
     assert [one.state for one in news.alerts] == ["resolved"]
-    assert after != told
+    assert after != reported
 
 
 def test_the_same_news_have_the_same_digest(tmp_path):

@@ -14,11 +14,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from stepscope.core.errors import UsageError
 from stepscope.exporters.sinks.address import address_of
-from stepscope.exporters.sinks.otlp import OtlpSink
+from stepscope.exporters.sinks.series.otlp import OtlpSink
 from stepscope.exporters.sinks.sink import (
     Receipt,
-    Row,
     RunNews,
+    SentRow,
     SinkDeniesError,
     SinkDownError,
     SinkRefusesError,
@@ -29,9 +29,9 @@ from tests.exporters.sinks.wire_receiver import Receiver, unpacked
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 ROWS = [
-    Row(0, 0, 1, 7, 1_795_000_000.000123, {"loss": 0.5, "gpu/1/utilization_ratio": 0.25}),
-    Row(3, 2, 2, 8, 1_795_000_001.0, {"loss": math.inf}),
-    Row(-2, 0, 3, None, 1_795_000_002.0, {"cpu/usage_ratio": 1.0}),
+    SentRow(0, 0, 1, 7, 1_795_000_000.000123, {"loss": 0.5, "gpu/1/utilization_ratio": 0.25}),
+    SentRow(3, 2, 2, 8, 1_795_000_001.0, {"loss": math.inf}),
+    SentRow(-2, 0, 3, None, 1_795_000_002.0, {"cpu/usage_ratio": 1.0}),
 ]
 
 
@@ -186,7 +186,7 @@ def test_news_are_gauges():
     with Receiver(taking) as receiver:
         sink = sink_of(receiver)
         sink.clock = lambda: 1_795_000_000.0
-        sink.tell(RunNews(state="failed", verdict="out of memory"))
+        sink.report(RunNews(state="failed", verdict="out of memory"))
         sink.close()
         points = received(receiver.requests[0])[1]
         info = [labels for name, _, labels, _, _ in points if name == "stepscope_run_info"]
@@ -208,7 +208,7 @@ def test_the_probe_sends_nothing():
 
 def test_a_batch_stays_below_four_mebibytes():
     """The largest batch with the longest names fits into a message that every receiver takes."""
-    rows = [Row(0, 0, seq, seq, 1.8e9 + seq, {f"{n}/{'x' * 250}": 1.0 for n in range(100)}) for seq in range(100)]
+    rows = [SentRow(0, 0, seq, seq, 1.8e9 + seq, {f"{n}/{'x' * 250}": 1.0 for n in range(100)}) for seq in range(100)]
     with Receiver(taking) as receiver:
         sink = sink_of(receiver, "?step=true")
         assert len(batch_of(rows)) == sink.most_points

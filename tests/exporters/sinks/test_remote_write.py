@@ -9,13 +9,13 @@ pytest.importorskip("google.protobuf", reason="needs protobuf")
 
 from stepscope.core.errors import UsageError
 from stepscope.exporters.sinks.address import address_of
-from stepscope.exporters.sinks.remote_write import RemoteWriteSink
-from stepscope.exporters.sinks.remote_write_message import in_time_order
-from stepscope.exporters.sinks.sift import sift
+from stepscope.exporters.sinks.series.remote_write import RemoteWriteSink
+from stepscope.exporters.sinks.series.remote_write_message import in_time_order
+from stepscope.exporters.sinks.series.sift import sift
 from stepscope.exporters.sinks.sink import (
     Receipt,
-    Row,
     RunNews,
+    SentRow,
     SinkDeniesError,
     SinkDownError,
     SinkRefusesError,
@@ -62,7 +62,7 @@ def sink_of(receiver, query="", known=None, environ=None, user=""):
 
 
 def losses(*values, start=1.0, gap=1.0):
-    return batch_of([Row(0, 0, i, i, start + i * gap, {"loss": value}) for i, value in enumerate(values)])
+    return batch_of([SentRow(0, 0, i, i, start + i * gap, {"loss": value}) for i, value in enumerate(values)])
 
 
 def samples_1(receiver):
@@ -254,12 +254,12 @@ def test_credentials_come_from_the_address():
 
 
 def test_news_are_series_at_rising_times():
-    """News twice in one moment are told at two times, and hold state, settings and the facts of the run."""
+    """News twice in one moment are reported at two times, and hold state, settings and the facts of the run."""
     with Receiver(confirming) as receiver:
         sink = sink_of(receiver, "?job=train")
         sink.clock = lambda: 100.0
-        sink.tell(RunNews(verdict="input bound"))
-        sink.tell(RunNews(state="finished"))
+        sink.report(RunNews(verdict="input bound"))
+        sink.report(RunNews(state="finished"))
         found = {}
         for request in receiver.requests:
             for labels, samples, _ in read_2(unpacked(request)):

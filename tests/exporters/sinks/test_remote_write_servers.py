@@ -15,8 +15,8 @@ from dataclasses import replace
 import pytest
 
 from stepscope.exporters.sinks.address import address_of
-from stepscope.exporters.sinks.remote_write import RemoteWriteSink
-from stepscope.exporters.sinks.sink import Alert, Receipt, Row, RunNews
+from stepscope.exporters.sinks.series.remote_write import RemoteWriteSink
+from stepscope.exporters.sinks.sink import AlertChange, Receipt, RunNews, SentRow
 from tests.exporters.sinks.batches import RUN, batch_of
 from tests.integration.processes import free_port, until
 
@@ -111,7 +111,7 @@ def opened(place, run, known=None):
 def recent_rows(start):
     """Return rows of two ranks, a second attempt and the machine, in the minutes before now."""
     rows = [
-        Row(
+        SentRow(
             rank,
             attempt,
             seq,
@@ -123,9 +123,10 @@ def recent_rows(start):
         for seq in range(200)
     ]
     odd = [
-        Row(0, 2, seq, seq, start + 120 + seq, {"odd": value}) for seq, value in enumerate([math.inf, -math.inf, 1.5])
+        SentRow(0, 2, seq, seq, start + 120 + seq, {"odd": value})
+        for seq, value in enumerate([math.inf, -math.inf, 1.5])
     ]
-    machine = [Row(-1, 0, seq, None, start + seq, {"cpu/usage_ratio": seq / 100}) for seq in range(100)]
+    machine = [SentRow(-1, 0, seq, None, start + seq, {"cpu/usage_ratio": seq / 100}) for seq in range(100)]
     return rows + odd + machine
 
 
@@ -208,11 +209,11 @@ def test_another_value_at_a_stored_time_is_refused_alone(prometheus):
     """A value at the time of a stored one is refused; the others of its message are stored."""
     run, start = run_called("same"), time.time() - 60
     sink = opened(prometheus, run)
-    sink.send(batch_of([Row(0, 0, 0, 0, start, {"loss": 1.0})]))
+    sink.send(batch_of([SentRow(0, 0, 0, 0, start, {"loss": 1.0})]))
     sink.close()
-    rows = [Row(0, 0, seq, seq, start + seq, {"loss": 2.0}) for seq in range(5)]
+    rows = [SentRow(0, 0, seq, seq, start + seq, {"loss": 2.0}) for seq in range(5)]
     sink = opened(prometheus, run, sink.kept)
-    receipt = sink.send(batch_of([*rows, Row(1, 0, 0, 0, start, {"loss": 3.0})]))
+    receipt = sink.send(batch_of([*rows, SentRow(1, 0, 0, 0, start, {"loss": 3.0})]))
     sink.close()
     assert receipt.refused == 1
     assert "duplicate sample" in receipt.why
@@ -225,8 +226,8 @@ def test_what_is_too_old_is_given_up(prometheus):
     """Rows from before all that Prometheus keeps in memory are refused, and newer ones are stored."""
     run, now = run_called("old"), time.time()
     sink = opened(prometheus, run)
-    sink.send(batch_of([Row(1, 0, 0, 0, now, {"loss": 1.0})]))
-    rows = [Row(0, 0, seq, seq, now - (7 * 86400 if seq < 50 else 60) + seq, {"loss": 2.0}) for seq in range(100)]
+    sink.send(batch_of([SentRow(1, 0, 0, 0, now, {"loss": 1.0})]))
+    rows = [SentRow(0, 0, seq, seq, now - (7 * 86400 if seq < 50 else 60) + seq, {"loss": 2.0}) for seq in range(100)]
     receipt = sink.send(batch_of(rows))
     sink.close()
     found = in_prometheus(prometheus, run.id)
@@ -238,7 +239,7 @@ def test_not_a_number_stays_one(prometheus):
     """A NaN is stored as a value, and does not end its series."""
     run, now = run_called("nan"), time.time() - 10
     sink = opened(prometheus, run)
-    sink.send(batch_of([Row(0, 0, 0, 0, now, {"loss": math.nan}), Row(0, 0, 1, 1, now + 1, {"loss": 1.0})]))
+    sink.send(batch_of([SentRow(0, 0, 0, 0, now, {"loss": math.nan}), SentRow(0, 0, 1, 1, now + 1, {"loss": 1.0})]))
     sink.close()
     [samples] = in_prometheus(prometheus, run.id).values()
     assert [repr(value) for _, value in samples] == ["nan", "1.0"]
@@ -248,9 +249,9 @@ def test_news_can_be_asked_for(prometheus):
     """State, facts and alerts of a run are series that Prometheus shows."""
     run = run_called("news")
     sink = opened(prometheus, run)
-    alert = Alert("a", "loss-nan", "critical", "firing", "loss is NaN", time.time())
+    alert = AlertChange("a", "loss-nan", "critical", "firing", "loss is NaN", time.time())
     for news in (RunNews(alerts=[alert]), RunNews(state="failed", verdict="loss became NaN")):
-        sink.tell(news)
+        sink.report(news)
     sink.close()
     query = urllib.parse.urlencode({"query": f'{{run="{run.id}"}} == 1', "time": time.time() + 1})
     answer = json.loads(fetched(f"http://{prometheus}/api/v1/query?{query}"))["data"]["result"]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from stepscope.exporters.prometheus.board import Board
-from stepscope.exporters.sinks.news_series import MOST_SETTINGS, NewsBoard
-from stepscope.exporters.sinks.series import SeriesTable, run_labels
-from stepscope.exporters.sinks.sink import Alert, Row, RunFacts, RunNews
+from stepscope.exporters.sinks.series.labelled import SeriesTable, run_labels
+from stepscope.exporters.sinks.series.news_series import MOST_SETTINGS, NewsBoard
+from stepscope.exporters.sinks.sink import AlertChange, RunFacts, RunNews, SentRow
 from tests.exporters.sinks.batches import RUN, batch_of
 
 
@@ -38,7 +38,7 @@ def test_names_and_labels_are_those_of_a_scrape(rank):
     board = Board()
     board.update(RUN.id, rank, RUN.project, dict.fromkeys(NAMES, 0.5))
     page = board.page()[1].decode()
-    found = written([Row(rank, 0, 1, 5, 1.0, dict.fromkeys(NAMES, 0.5))], common=run_labels(RUN))
+    found = written([SentRow(rank, 0, 1, 5, 1.0, dict.fromkeys(NAMES, 0.5))], common=run_labels(RUN))
     assert len(found) == len(NAMES)
     for (name, labels), value in found.items():
         [line] = [
@@ -52,21 +52,21 @@ def test_names_and_labels_are_those_of_a_scrape(rank):
 
 def test_durations_of_steps_are_a_gauge():
     """The duration of a step, which a scrape shows as a histogram, is a value like any other."""
-    assert written([Row(0, 0, 1, 5, 1.0, {"step_seconds": 0.25})]) == {
+    assert written([SentRow(0, 0, 1, 5, 1.0, {"step_seconds": 0.25})]) == {
         ("stepscope_step_seconds", (("rank", "0"),)): 0.25
     }
 
 
 def test_a_name_with_two_documented_names_is_sent_once():
     """Of several names that a scrape shows for a metric only the first is sent."""
-    found = written([Row(-1, 0, 1, None, 1.0, {"gpu/0/memory_used_bytes": 2.0**21})])
+    found = written([SentRow(-1, 0, 1, None, 1.0, {"gpu/0/memory_used_bytes": 2.0**21})])
     assert found == {("gpu_memory_used_mb", (("gpu_id", "0"), ("rank", "node0"))): 2.0}
 
 
 def test_two_spellings_of_a_metric_are_two_series():
     """If a run records a metric under two names, the canonical one has the family, whatever the order."""
     for values in ({"lr": 1.0, "learning_rate": 2.0}, {"learning_rate": 2.0, "lr": 1.0}):
-        found = written([Row(0, 0, 1, 5, 1.0, values)])
+        found = written([SentRow(0, 0, 1, 5, 1.0, values)])
         assert found == {
             ("learning_rate", (("rank", "0"),)): 2.0,
             ("stepscope_lr", (("metric", "lr"), ("rank", "0"))): 1.0,
@@ -75,21 +75,23 @@ def test_two_spellings_of_a_metric_are_two_series():
 
 def test_attempts_and_prefixes_are_in_the_series():
     """A later attempt has a label, the prefix stands before the name with what a name may hold."""
-    found = written([Row(0, 2, 1, 5, 1.0, {"loss": 1.0})], prefix="9team/")
+    found = written([SentRow(0, 2, 1, 5, 1.0, {"loss": 1.0})], prefix="9team/")
     assert found == {("_9team_training_loss", (("attempt", "2"), ("rank", "0"))): 1.0}
 
 
 def test_far_apart_ranks_get_their_series():
     """Ranks and attempts far apart do not make two series one."""
-    rows = [Row(rank, attempt, 1, 5, 1.0, {"loss": 1.0}) for rank in (-(2**30), 2**30) for attempt in (0, 2**31 - 1)]
+    rows = [
+        SentRow(rank, attempt, 1, 5, 1.0, {"loss": 1.0}) for rank in (-(2**30), 2**30) for attempt in (0, 2**31 - 1)
+    ]
     assert len(written(rows)) == 4
 
 
 def test_a_series_keeps_its_number():
     """Points of the same series in two batches have the same number, whatever else is in the batches."""
     table = SeriesTable("", {})
-    first = table.numbers(batch_of([Row(0, 0, 1, 5, 1.0, {"a": 1.0, "b": 2.0})]).points)
-    second = table.numbers(batch_of([Row(0, 0, 2, 6, 2.0, {"c": 1.0, "b": 2.0})]).points)
+    first = table.numbers(batch_of([SentRow(0, 0, 1, 5, 1.0, {"a": 1.0, "b": 2.0})]).points)
+    second = table.numbers(batch_of([SentRow(0, 0, 2, 6, 2.0, {"c": 1.0, "b": 2.0})]).points)
     assert second[1] == first[1]
     assert len(np.unique([*first, *second])) == 3
 
@@ -110,8 +112,8 @@ def test_the_state_is_one_of_all():
 
 
 def test_an_alert_goes_on_until_it_is_resolved():
-    """An alert that fires is told again with each news, until news says that it is resolved; then it is 0 once."""
-    board, alert = NewsBoard(RUN), Alert("a1", "loss-nan", "critical", "firing", "loss is NaN", 1.0)
+    """An alert that fires is reported again with each news, until news says that it is resolved; then it is 0 once."""
+    board, alert = NewsBoard(RUN), AlertChange("a1", "loss-nan", "critical", "firing", "loss is NaN", 1.0)
     key = ("alert", ("loss-nan", "critical"))
     assert values(board, alerts=[alert])[key] == 1.0
     assert values(board)[key] == 1.0
@@ -121,7 +123,7 @@ def test_an_alert_goes_on_until_it_is_resolved():
 
 def test_two_changes_of_an_alert_are_two_values():
     """An alert that fires and ends between two news has both values, in order."""
-    alert = Alert("a1", "loss-nan", "critical", "firing", "loss is NaN", 1.0)
+    alert = AlertChange("a1", "loss-nan", "critical", "firing", "loss is NaN", 1.0)
     found = NewsBoard(RUN).values(RunNews(alerts=[alert, alert._replace(state="resolved")]))
     changes = [(one.value, one.order) for one in found if one.target.family == "stepscope_alert"]
     assert changes == [(1.0, 0), (0.0, 1)]

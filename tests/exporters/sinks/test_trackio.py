@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.exporters.sinks.address import address_of
-from stepscope.exporters.sinks.sink import Alert, Row, RunNews
+from stepscope.exporters.sinks.sink import AlertChange, RunNews, SentRow
 from stepscope.exporters.sinks.table import new_sink
 from tests.exporters.sinks import trackio_reader
 from tests.exporters.sinks.batches import RUN, batch_of
@@ -29,9 +29,9 @@ START = 1_795_000_001.000_001
 
 def rows(number=3):
     """Return rows of two ranks and of the watcher."""
-    training = [Row(0, 0, step, step, START + step, {"loss": 1 / (step + 1), "lr": 0.1}) for step in range(number)]
-    other = [Row(1, 0, 0, 0, START, {"loss": 2.0})]
-    watcher = [Row(-1, 0, 0, None, START + 0.5, {"gpu/0/power_watts": 250.0})]
+    training = [SentRow(0, 0, step, step, START + step, {"loss": 1 / (step + 1), "lr": 0.1}) for step in range(number)]
+    other = [SentRow(1, 0, 0, 0, START, {"loss": 2.0})]
+    watcher = [SentRow(-1, 0, 0, None, START + 0.5, {"gpu/0/power_watts": 250.0})]
     return [*training, *other, *watcher]
 
 
@@ -133,7 +133,7 @@ def test_hostile_names_and_extreme_values_arrive(tmp_path):
         "../../etc/passwd": 1e300,
     }
     sink, _ = opened(tmp_path)
-    sink.send(batch_of([Row(0, 0, 0, 2**62, START, wanted), Row(0, 0, 1, 5, START, {"bad\ud800name": 1.0})]))
+    sink.send(batch_of([SentRow(0, 0, 0, 2**62, START, wanted), SentRow(0, 0, 1, 5, START, {"bad\ud800name": 1.0})]))
     first, second = values(only(read(tmp_path))["logs"])
     renamed = {"__step": 1.0, "__timestamp": 2.0, "____step": 3.0}
     plain = {name: value for name, value in wanted.items() if name not in {"step", "timestamp", "__step"}}
@@ -157,7 +157,7 @@ def test_configuration_comes_with_the_run_and_is_kept_up_to_date(tmp_path):
     assert first["big"] == hex(2**70)
     assert first["_Group"] == "seeds"
     assert first["stepscope"]["page"] == RUN.page
-    sink.tell(RunNews(config={"lr": 0.5}, tags=("new",), notes="better"))
+    sink.report(RunNews(config={"lr": 0.5}, tags=("new",), notes="better"))
     run = only(read(tmp_path))
     assert run["config"]["lr"] == 0.5
     assert (run["config"]["stepscope"]["tags"], run["config"]["stepscope"]["notes"]) == (["new"], "better")
@@ -165,18 +165,18 @@ def test_configuration_comes_with_the_run_and_is_kept_up_to_date(tmp_path):
 
 
 def test_news_are_told_once(tmp_path):
-    """Alerts, the end and the verdict are alerts in Trackio, each once however often they are told."""
+    """Alerts, the end and the verdict are alerts in Trackio, each once however often they are reported."""
     alerts = [
-        Alert("a1", "loss_spike", "critical", "firing", "loss jumped", START, 7),
-        Alert("a1", "loss_spike", "critical", "resolved", "loss is back", START + 5, 9),
+        AlertChange("a1", "loss_spike", "critical", "firing", "loss jumped", START, 7),
+        AlertChange("a1", "loss_spike", "critical", "resolved", "loss is back", START + 5, 9),
     ]
     end = RunNews("failed", "CUDA out of memory", START + 9, "Memory grew.", alerts, RUN.config, RUN.tags, RUN.notes)
     sink, known = opened(tmp_path)
-    sink.tell(end)
-    sink.tell(end)
+    sink.report(end)
+    sink.report(end)
     assert len(only(read(tmp_path))["alerts"]) == 4
     again, _ = opened(tmp_path, known)
-    again.tell(end)
+    again.report(end)
     found = {alert["title"]: (alert["level"], alert["text"], alert["step"]) for alert in only(read(tmp_path))["alerts"]}
     assert found == {
         "loss_spike": ("error", "loss jumped", 7),
@@ -197,7 +197,7 @@ def test_a_renamed_run_stays_one_run(tmp_path):
 
 def test_the_folder_is_the_one_that_trackio_uses():
     """Without `dir` the folder is the one that Trackio itself would use under each environment."""
-    from stepscope.exporters.sinks.trackio_inbox import default_folder
+    from stepscope.exporters.sinks.trackio.inbox import default_folder
 
     environments = (
         {"HOME": "/h"},

@@ -10,12 +10,12 @@ import pytest
 
 from stepscope.core.errors import UsageError
 from stepscope.exporters.sinks.address import address_of
-from stepscope.exporters.sinks.sink import Row, RunNews, SinkDeniesError, SinkDownError, SinkRefusesError
+from stepscope.exporters.sinks.sink import RunNews, SentRow, SinkDeniesError, SinkDownError, SinkRefusesError
 from stepscope.exporters.sinks.table import new_sink
-from stepscope.exporters.sinks.trackio_inbox import TrackioInbox
+from stepscope.exporters.sinks.trackio.inbox import TrackioInbox
 from tests.exporters.sinks.batches import RUN, batch_of
 
-ROW = Row(0, 0, 0, 0, 1_795_000_001.0, {"loss": 0.5})
+ROW = SentRow(0, 0, 0, 0, 1_795_000_001.0, {"loss": 0.5})
 
 
 def sink_of(url, environ=None):
@@ -146,12 +146,12 @@ def test_unchanged_news_leave_no_file(tmp_path):
     known = sink.open(RUN, {})
     news = RunNews(config=RUN.config, tags=RUN.tags, notes=RUN.notes)
     for _ in range(3):
-        sink.tell(news)
+        sink.report(news)
     assert len(files(tmp_path)) == 1
     again = sink_of(f"trackio://?dir={tmp_path}")
     again.open(RUN, known)
     for _ in range(3):
-        again.tell(news)
+        again.report(news)
     assert len(files(tmp_path)) == 2
 
 

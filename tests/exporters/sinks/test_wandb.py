@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from stepscope.core.errors import UsageError
-from stepscope.exporters.sinks import wandb_files
 from stepscope.exporters.sinks.address import address_of
-from stepscope.exporters.sinks.sink import Alert, Row, RunNews, SinkDeniesError, SinkDownError
+from stepscope.exporters.sinks.sink import AlertChange, RunNews, SentRow, SinkDeniesError, SinkDownError
 from stepscope.exporters.sinks.table import new_sink
-from stepscope.exporters.sinks.wandb_account import account_of
-from stepscope.exporters.sinks.wandb_terms import config, metric, project_name, run_id, tags, told, written
+from stepscope.exporters.sinks.wandb import files as wandb_files
+from stepscope.exporters.sinks.wandb.account import account_of
+from stepscope.exporters.sinks.wandb.terms import config, metric, project_name, run_id, tags, written
 from tests.exporters.sinks.batches import RUN
 from tests.exporters.sinks.wandb_server import KEY, WandbServer
 from tests.importers.foreign import field, wandb_file
@@ -50,7 +50,7 @@ def test_a_name_that_w_and_b_keeps_for_itself_is_moved(name, in_wandb):
 
 def test_a_row_keeps_its_place():
     """Id, step, time and attempt go with the values; ranks other than 0 are part of the name."""
-    row = written(Row(3, 1, 7, None, 12.5, {"loss": math.inf}), "x/")
+    row = written(SentRow(3, 1, 7, None, 12.5, {"loss": math.inf}), "x/")
     assert row == ["3.1.7", None, 12.5, 1, {"x/rank3/loss": math.inf}]
 
 
@@ -64,10 +64,10 @@ def test_texts_are_made_fit():
 def test_news_has_the_end_and_the_alerts():
     """State, cause, verdict and alerts are in the summary, so that they are there offline; only a firing one rings."""
     alerts = [
-        Alert("1", "nan", "critical", "firing", "loss is NaN", 1.0),
-        Alert("2", "slow", "info", "resolved", "fine", 2.0),
+        AlertChange("1", "nan", "critical", "firing", "loss is NaN", 1.0),
+        AlertChange("2", "slow", "info", "resolved", "fine", 2.0),
     ]
-    news = told(RUN, RunNews("failed", "a crash", verdict="too hot", alerts=alerts, progress=0.0))
+    news = report_of(RUN, RunNews("failed", "a crash", verdict="too hot", alerts=alerts, progress=0.0))
     assert news["summary"] == {
         "stepscope/state": "failed",
         "stepscope/cause": "a crash",
@@ -77,12 +77,12 @@ def test_news_has_the_end_and_the_alerts():
         "stepscope/alert/slow": "resolved (info): fine",
     }
     assert news["alerts"] == [("nan in first try", "loss is NaN", "critical")]
-    assert told(RUN, RunNews(config={"lr": 1}))["config"]["stepscope"]["page"] == RUN.page
+    assert report_of(RUN, RunNews(config={"lr": 1}))["config"]["stepscope"]["page"] == RUN.page
 
 
 @pytest.mark.parametrize("url", ["wandb://me/p/more", "wandb://me/p?mode=turbo", "wandb://me/p?token=x"])
 def test_an_address_that_is_none_is_refused(tmp_path, url):
-    """More parts than entity and project, unknown modes and unknown options are mistakes to be told at once."""
+    """More parts than entity and project, unknown modes and unknown options are mistakes to be reported at once."""
     with pytest.raises(UsageError):
         sink(url, tmp_path)
 
@@ -90,7 +90,7 @@ def test_an_address_that_is_none_is_refused(tmp_path, url):
 def test_nothing_is_sent_before_the_run_is_open(tmp_path):
     """Calls in the wrong order do nothing but say so."""
     with pytest.raises(SinkDownError, match="not open"):
-        sink("wandb://me/p?mode=offline", tmp_path).tell(RunNews())
+        sink("wandb://me/p?mode=offline", tmp_path).report(RunNews())
     sink("wandb://me/p?mode=offline", tmp_path).close()
 
 

@@ -14,9 +14,9 @@ from collections import Counter
 import pytest
 
 from stepscope.exporters.sinks.address import address_of
-from stepscope.exporters.sinks.sink import Alert, Row, RunNews, SinkDeniesError, SinkDownError
+from stepscope.exporters.sinks.sink import AlertChange, RunNews, SentRow, SinkDeniesError, SinkDownError
 from stepscope.exporters.sinks.table import new_sink
-from stepscope.exporters.sinks.wandb_children import started_by
+from stepscope.exporters.sinks.wandb.children import started_by
 from stepscope.importers.binary import wandb
 from tests.exporters.sinks.batches import RUN, batch_of
 from tests.exporters.sinks.wandb_rows import files_in, rows_in, summary_in
@@ -58,13 +58,13 @@ def kill(pids):
 def test_every_row_is_there_as_it_was(sink, tmp_path):
     """Repeated steps, steps that go back, attempts, rows without a step, NaN and infinities survive with their time."""
     rows = [
-        Row(0, 0, 0, 10, RUN.created + 1, {"loss": 1.5, "lr": 1e-300}),
-        Row(0, 0, 1, 3, RUN.created + 2, {"loss": math.nan}),
-        Row(0, 0, 2, 3, RUN.created + 3, {"loss": math.inf, "x": -math.inf}),
-        Row(0, 1, 0, 2, RUN.created + 2.5, {"loss": 0.1}),
-        Row(2, 0, 0, 0, RUN.created, {"loss": 7.0}),
-        Row(-1, 0, 0, None, RUN.created + 9, {"cpu/usage_ratio": 0.5}),
-        Row(-3, 0, 0, None, RUN.created + 9, {"cpu/usage_ratio": 0.25}),
+        SentRow(0, 0, 0, 10, RUN.created + 1, {"loss": 1.5, "lr": 1e-300}),
+        SentRow(0, 0, 1, 3, RUN.created + 2, {"loss": math.nan}),
+        SentRow(0, 0, 2, 3, RUN.created + 3, {"loss": math.inf, "x": -math.inf}),
+        SentRow(0, 1, 0, 2, RUN.created + 2.5, {"loss": 0.1}),
+        SentRow(2, 0, 0, 0, RUN.created, {"loss": 7.0}),
+        SentRow(-1, 0, 0, None, RUN.created + 9, {"cpu/usage_ratio": 0.5}),
+        SentRow(-3, 0, 0, None, RUN.created + 9, {"cpu/usage_ratio": 0.25}),
     ]
     sink.send(batch_of(rows))
     found = rows_in(tmp_path)
@@ -92,9 +92,9 @@ def test_news_is_in_the_file(tmp_path):
     """Configuration, tags, state, cause, verdict and alerts are written; the run ends in W&B as it ended here."""
     sink = made(tmp_path)
     sink.open(RUN, {})
-    alerts = [Alert("1", "nan", "critical", "firing", "loss is NaN", 1.0, 3)]
-    sink.tell(RunNews(config={"lr": 1.0, "deep": {"x": [1]}}, tags=("new",), notes="why", alerts=alerts))
-    sink.tell(RunNews("failed", "exit code 1", verdict="It diverged."))
+    alerts = [AlertChange("1", "nan", "critical", "firing", "loss is NaN", 1.0, 3)]
+    sink.report(RunNews(config={"lr": 1.0, "deep": {"x": [1]}}, tags=("new",), notes="why", alerts=alerts))
+    sink.report(RunNews("failed", "exit code 1", verdict="It diverged."))
     sink.close()
     sink.close()
     [path] = files_in(tmp_path)
@@ -117,8 +117,8 @@ def test_hostile_names_and_values_arrive(sink, tmp_path):
     names = ["_step", "_timestamp", "", ".", "a", "a.b", "a..b", "a\\.b", 'q"\\', "损失", "x" * 5000, "*", "a*b"]
     names += ["\n", "\0", "\udc80", "stepscope/step", "stepscope/row", "_wandb", "a/b/", " ", "max", "\u202e"]
     values = dict(zip(names, map(float, range(len(names))), strict=True))
-    rows = [Row(0, 0, seq, step, RUN.created, values) for seq, step in enumerate([2**62, -5, None])]
-    rows += [Row(0, 0, 10 + seq, 0, RUN.created, {name: 5e-324}) for seq, name in enumerate(names)]
+    rows = [SentRow(0, 0, seq, step, RUN.created, values) for seq, step in enumerate([2**62, -5, None])]
+    rows += [SentRow(0, 0, 10 + seq, 0, RUN.created, {name: 5e-324}) for seq, name in enumerate(names)]
     sink.send(batch_of(rows))
     found = rows_in(tmp_path)
     assert [row["stepscope/row"] for row in found] == [row.id for row in rows]
@@ -129,7 +129,7 @@ def test_hostile_names_and_values_arrive(sink, tmp_path):
 
 def test_a_batch_that_comes_twice_is_stored_once(sink, tmp_path):
     """A sender that ended before it noted our answer sends the batch again, to this helper or to another."""
-    rows = [Row(0, 0, seq, seq, RUN.created, {"a": 1.0}) for seq in range(20)]
+    rows = [SentRow(0, 0, seq, seq, RUN.created, {"a": 1.0}) for seq in range(20)]
     sink.send(batch_of(rows[:10]))
     sink.send(batch_of(rows[:10]))
     again = made(tmp_path)
@@ -142,7 +142,7 @@ def test_a_batch_that_comes_twice_is_stored_once(sink, tmp_path):
 def test_no_kill_loses_or_doubles_a_row(sink, tmp_path):
     """Helper and W&B's core are killed in the midst of batches and right after `send`; each row is there once."""
     chance = random.Random(7)
-    rows = [Row(0, 0, seq, seq, RUN.created + seq, {"a": float(seq), "b": 1.0}) for seq in range(1200)]
+    rows = [SentRow(0, 0, seq, seq, RUN.created + seq, {"a": float(seq), "b": 1.0}) for seq in range(1200)]
     downs = 0
     for number in range(12):
         helper = sink.helper_pid
@@ -165,13 +165,13 @@ def test_no_kill_loses_or_doubles_a_row(sink, tmp_path):
 
 SENDER = """
 import sys, os
-from stepscope.exporters.sinks.sink import Row
+from stepscope.exporters.sinks.sink import SentRow
 from tests.exporters.sinks.batches import RUN, batch_of
 from tests.exporters.sinks.test_wandb_offline import made
 sink = made(sys.argv[1])
 sink.open(RUN, {})
 for seq in range(10000):
-    sink.send(batch_of([Row(0, 0, seq, seq, RUN.created, {"a": 1.0})]))
+    sink.send(batch_of([SentRow(0, 0, seq, seq, RUN.created, {"a": 1.0})]))
     print(seq, flush=True)
 """
 
@@ -203,9 +203,9 @@ def test_a_missing_package_is_told(tmp_path, monkeypatch):
     (tmp_path / "empty" / "wandb.py").write_text("raise ImportError('no')\n")
     # The helper looks in the interpreter's own folders first: only a module that is loaded before hides the package.
     code = "import sys; sys.modules['wandb'] = None; from {0} import main; sys.exit(main([]))"
-    program = "stepscope.exporters.sinks.wandb_helper"
+    program = "stepscope.exporters.sinks.wandb.run_writer"
     environ = os.pathsep.join(path for path in sys.path if path)
-    monkeypatch.setattr("stepscope.exporters.sinks.wandb_process.arguments", lambda _: ["-c", code.format(program)])
+    monkeypatch.setattr("stepscope.exporters.sinks.wandb.process.arguments", lambda _: ["-c", code.format(program)])
     sink = made(tmp_path, PYTHONPATH=environ)
     with pytest.raises(SinkDeniesError, match="pip install wandb"):
         sink.open(RUN, {})
@@ -215,13 +215,13 @@ def test_a_missing_package_is_told(tmp_path, monkeypatch):
 def test_a_helper_that_hangs_is_killed_in_time(sink, monkeypatch):
     """A missed deadline is SinkDownError; the next call starts another helper."""
     before = sink.helper_pid
-    monkeypatch.setattr("stepscope.exporters.sinks.wandb.BUDGET", 1.0)
+    monkeypatch.setattr("stepscope.exporters.sinks.wandb.sink.BUDGET", 1.0)
     os.kill(before, signal.SIGSTOP)
     start = time.monotonic()
     with pytest.raises(SinkDownError, match="in time"):
-        sink.send(batch_of([Row(0, 0, 0, 0, RUN.created, {"a": 1.0})]))
+        sink.send(batch_of([SentRow(0, 0, 0, 0, RUN.created, {"a": 1.0})]))
     assert time.monotonic() - start < 5
     assert not is_alive(before)
-    monkeypatch.setattr("stepscope.exporters.sinks.wandb.BUDGET", 27.0)
-    persistently(lambda: sink.send(batch_of([Row(0, 0, 0, 0, RUN.created, {"a": 1.0})])))
+    monkeypatch.setattr("stepscope.exporters.sinks.wandb.sink.BUDGET", 27.0)
+    persistently(lambda: sink.send(batch_of([SentRow(0, 0, 0, 0, RUN.created, {"a": 1.0})])))
     assert sink.helper_pid != before

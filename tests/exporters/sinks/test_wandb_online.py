@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from stepscope.exporters.sinks.address import address_of
-from stepscope.exporters.sinks.sink import Alert, Row, RunNews, SinkDeniesError, SinkDownError
+from stepscope.exporters.sinks.sink import AlertChange, RunNews, SentRow, SinkDeniesError, SinkDownError
 from stepscope.exporters.sinks.table import new_sink
-from stepscope.exporters.sinks.wandb_children import started_by
-from stepscope.exporters.sinks.wandb_terms import run_id
+from stepscope.exporters.sinks.wandb.children import started_by
+from stepscope.exporters.sinks.wandb.terms import run_id
 from tests.exporters.sinks.batches import RUN, batch_of
 from tests.exporters.sinks.wandb_server import KEY, WandbServer
 
@@ -51,7 +51,7 @@ def kill(pid):
 
 
 def rows_of(first, count):
-    return [Row(0, 0, seq, seq, RUN.created + seq, {"a": float(seq)}) for seq in range(first, first + count)]
+    return [SentRow(0, 0, seq, seq, RUN.created + seq, {"a": float(seq)}) for seq in range(first, first + count)]
 
 
 def test_a_run_is_uploaded_whole(server, make):
@@ -60,8 +60,8 @@ def test_a_run_is_uploaded_whole(server, make):
     known = sink.open(RUN, {})
     assert known["link"] == f"{server.url}/ada/p/runs/{run_id(RUN)}"
     sink.send(batch_of(rows_of(0, 50)))
-    sink.tell(RunNews(alerts=[Alert("1", "nan", "critical", "firing", "loss is NaN", 1.0, 3)]))
-    sink.tell(RunNews("finished", verdict="All well."))
+    sink.report(RunNews(alerts=[AlertChange("1", "nan", "critical", "firing", "loss is NaN", 1.0, 3)]))
+    sink.report(RunNews("finished", verdict="All well."))
     sink.close()
     assert [row["stepscope/row"] for row in server.lines] == [row.id for row in rows_of(0, 50)]
     assert [row["_step"] for row in server.lines] == list(range(50))
@@ -86,7 +86,7 @@ def test_what_a_killed_helper_left_is_uploaded(server, make):
     kill(sink.helper_pid)
     sink = make(server.url)
     sink.open(RUN, {})
-    sink.tell(RunNews("failed"))
+    sink.report(RunNews("failed"))
     sink.close()
     found = Counter(row["stepscope/row"] for row in server.history())
     assert found == Counter(row.id for row in rows_of(0, 40))
@@ -94,13 +94,13 @@ def test_what_a_killed_helper_left_is_uploaded(server, make):
 
 
 def test_an_end_that_is_not_uploaded_is_tried_again(server, make, monkeypatch):
-    """While the server takes nothing, `close` is down in time; a new sink ends the run as it was told before."""
+    """While the server takes nothing, `close` is down in time; a new sink ends the run as it was reported before."""
     sink = make(server.url)
     sink.open(RUN, {})
     server.is_deaf = True
     sink.send(batch_of(rows_of(0, 5)))
-    sink.tell(RunNews("finished"))
-    monkeypatch.setattr("stepscope.exporters.sinks.wandb.BUDGET", 6.0)
+    sink.report(RunNews("finished"))
+    monkeypatch.setattr("stepscope.exporters.sinks.wandb.sink.BUDGET", 6.0)
     with pytest.raises(SinkDownError):
         sink.close()
     assert sink.helper_pid is None
@@ -115,7 +115,7 @@ def test_an_end_that_is_not_uploaded_is_tried_again(server, make, monkeypatch):
 
 def test_a_dead_server_is_down_in_time(make, monkeypatch):
     """Nobody listens, or nobody answers: the call ends at its deadline, and leaves no process."""
-    monkeypatch.setattr("stepscope.exporters.sinks.wandb.BUDGET", 6.0)
+    monkeypatch.setattr("stepscope.exporters.sinks.wandb.sink.BUDGET", 6.0)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -132,9 +132,9 @@ def test_a_wrong_key_is_told_without_it(make, server):
     """W&B refuses a malformed key: somebody must change it; the text does not show it."""
     sink = make(server.url)
     sink.environ["WANDB_API_KEY"] = "tooshortsecret"
-    with pytest.raises(SinkDeniesError) as told:
+    with pytest.raises(SinkDeniesError) as reported:
         sink.open(RUN, {})
-    assert "tooshortsecret" not in str(told.value)
+    assert "tooshortsecret" not in str(reported.value)
 
 
 def test_several_nodes_write_one_run(server, make):
@@ -143,9 +143,9 @@ def test_several_nodes_write_one_run(server, make):
     first.open(RUN, {})
     second.open(replace(RUN, is_first=False, node="b"), {})
     first.send(batch_of(rows_of(0, 3)))
-    second.send(batch_of([Row(1, 0, 0, 0, RUN.created, {"a": 5.0})]))
+    second.send(batch_of([SentRow(1, 0, 0, 0, RUN.created, {"a": 5.0})]))
     for sink in (second, first):
-        sink.tell(RunNews("finished"))
+        sink.report(RunNews("finished"))
         sink.close()
     assert {row["stepscope/row"] for row in server.lines} == {"0.0.0", "0.0.1", "0.0.2", "1.0.0"}
     assert list(server.runs) == [run_id(RUN)]

@@ -14,10 +14,10 @@ pytest.importorskip("opentelemetry.proto", reason="needs opentelemetry-proto")
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from stepscope.core.ring import NO_STEP
-from stepscope.exporters.sinks.otlp_message import DataPoints, request
-from stepscope.exporters.sinks.remote_write_message import in_time_order, message_1, message_2
-from stepscope.exporters.sinks.series import LabelledSeries
-from stepscope.exporters.sinks.snappy import literal_block
+from stepscope.exporters.sinks.series.labelled import LabelledSeries
+from stepscope.exporters.sinks.series.otlp_message import DataPoints, request
+from stepscope.exporters.sinks.series.remote_write_message import in_time_order, message_1, message_2
+from stepscope.exporters.sinks.series.snappy import literal_block
 from tests.exporters.sinks.remote_write_schema import read_1, read_2
 from tests.exporters.sinks.wire_receiver import unsnapped
 

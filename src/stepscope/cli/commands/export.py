@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import FINE, add_shared
-from stepscope.cli.sinks import LOOK_EVERY, Screen, add_sink_options, check_served, chosen, conclude
+from stepscope.cli.sinks import LOOK_EVERY, SinkScreen, add_sink_options, check_served, chosen, conclude
 from stepscope.cli.text.progress import progress
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.exporters.files.selection import SPELLINGS
@@ -87,7 +87,7 @@ def _send(options: argparse.Namespace) -> int:
         tee = Tee(RunFolder(past.path), addresses, say, page, once=True)
         tee.look()
         check_served(tee)
-        screen = Screen(options)
+        screen = SinkScreen(options)
         while not tee.is_done():
             screen.update(tee)
             stuck = tee.stuck(time.time(), PATIENCE)

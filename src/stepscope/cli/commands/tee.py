@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import FAILED, add_shared
 from stepscope.cli.named_run import find_run, say
-from stepscope.cli.sinks import LOOK_EVERY, Screen, add_sink_options, check_served, chosen, conclude
+from stepscope.cli.sinks import LOOK_EVERY, SinkScreen, add_sink_options, check_served, chosen, conclude
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     path = find_run(options.run, options.dir)
     addresses, page = chosen(options)
     tee = Tee(RunFolder(path), addresses, say, page)
-    screen = Screen(options)
+    screen = SinkScreen(options)
     try:
         while True:
             tee.look()

@@ -48,7 +48,7 @@ class KubeflowSink(Sink):
     kind: ClassVar[str] = "kubeflow"
     takes_rows: ClassVar[bool] = False
     takes_all_nodes: ClassVar[bool] = False
-    tell_every: ClassVar[float] = PAUSE
+    report_every: ClassVar[float] = PAUSE
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class KubeflowSink(Sink):
         self._connected()
         return {"link": ""}
 
-    def tell(self, news: RunNews) -> None:
+    def report(self, news: RunNews) -> None:
         """Report, unless the last report was made just now. The last one of a run is always made."""
         wait = self._last + PAUSE - self._clock()
         if wait > 0 and not news.is_over:

@@ -6,20 +6,24 @@ from the state on disk.
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.core.errors import UsageError, in_words
-from stepscope.core.line_file import append_lines
-from stepscope.core.strict_json import strict, word
 from stepscope.exporters.sinks.address import shown
-from stepscope.exporters.sinks.sink import Batch, RunFacts, SinkDeniesError, SinkDownError, SinkRefusesError
+from stepscope.exporters.sinks.refused import RefusedRows
+from stepscope.exporters.sinks.sink import (
+    RunFacts,
+    SinkBatch,
+    SinkDeniesError,
+    SinkDownError,
+    SinkError,
+    SinkRefusesError,
+)
 from stepscope.exporters.sinks.spool import Frontier, Portion, Spool, add_span, count_behind, spans_from, spans_to
-from stepscope.store.sinks import DENIED, DONE, SENDING, WAITING, load_sink, state_path
+from stepscope.store.sinks import DENIED, DONE, SENDING, WAITING, load_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +37,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 LONGEST_ASKED = 3600.0
 """Seconds of a Retry-After that are honoured at most."""
 DENIED_WAIT = 60.0
-"""Seconds until a sink is asked again that takes nothing of ours: somebody has to change something first."""
+"""Seconds until a sink that takes nothing of ours is asked again: a setting has to change first."""
 LATE = 30.0
 """Seconds that a row may be old before newer rows no longer wait for it."""
 JUMP_EVERY = 300.0
@@ -42,15 +46,11 @@ COUNT_EVERY = 2.0
 """Seconds between two counts of the rows that a sink does not have yet."""
 SYNC_EVERY = 5.0
 """Seconds between two states that survive a power loss."""
-MOST_SUSPECTS = 20
-"""Rows refused one after another, without one that is taken, after which the fault is the sink's and not the rows'."""
-MOST_REFUSED_BYTES = 16 << 20
-"""Bytes of the file of refused rows; further ones are only counted."""
 EMPTY_PORTIONS = 100
 """Portions without a wanted metric that one turn passes over."""
 
 
-class RunView(NamedTuple):
+class SentRun(NamedTuple):
     """What a lane has to know about its run."""
 
     folder: RunFolder
@@ -59,19 +59,19 @@ class RunView(NamedTuple):
     is_ours: Callable[[Writer], bool]
     facts: Callable[[], RunFacts]
     news: Callable[[Mapping[str, Any], Mapping[str, float]], tuple[RunNews, dict[str, Any]]]
-    """What is new since what a sink was told, with the last values; and what the sink is told with it."""
+    """Return what is new since the last report to a sink, given the last values, and what the sink knows after it."""
     is_over: Callable[[], bool]
     """Whether no more rows will come."""
 
 
-class Lane:
+class SinkLane:
     """One sink of one node of a run."""
 
     def __init__(
         self,
         address: SinkAddress,
         make: Callable[[], Sink],
-        run: RunView,
+        run: SentRun,
         clock: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -90,16 +90,14 @@ class Lane:
         self._jumped = 0.0
         self._frontier = Frontier(run.folder, run.is_ours)
         self._portion: Portion | None = None
-        self._queue: deque[Batch] = deque()
-        self._suspects: list[tuple[Batch, str]] = []
-        self._refused = 0
-        """Rows of the current portion that the sink refused."""
+        self._queue: deque[SinkBatch] = deque()
+        self._refused = RefusedRows(run.folder, self.state, self._problem, clock)
         self._latest: dict[str, float] = {}
         """The last value of each metric, for sinks that take no rows."""
         self._wait = FIRST_WAIT
         self.due = 0.0
         """When (unix seconds) the next turn is due."""
-        self._tell_due = self._count_due = self._sync_due = 0.0
+        self._report_due = self._count_due = self._sync_due = 0.0
         self.is_done = False
         """Whether the run has ended and the sink has everything."""
         self.problems: list[str] = []
@@ -107,6 +105,9 @@ class Lane:
 
     def _spool(self, after: int | None = None) -> Spool:
         return Spool(self._run.folder, self._run.is_ours, self._spans, self.address.wants, after=after)
+
+    def _problem(self, text: str) -> None:
+        self.problems.append(text)
 
     def turn(self) -> None:
         """Do what is due: at most one call of the sink for rows, and one for news."""
@@ -138,8 +139,8 @@ class Lane:
         elif is_over and self._portion is None:
             self._finish()
             return
-        if self._clock() >= self._tell_due:
-            self._tell(self._opened())
+        if self._clock() >= self._report_due:
+            self._report(self._opened())
 
     def _refill(self, now: float) -> None:
         """Take the next rows, and pass over those that nobody wants."""
@@ -150,9 +151,9 @@ class Lane:
                 self.state.behind_rows, self.state.behind_seconds = 0, 0.0
                 self.due = now + (self.address.interval or self._new_sink().interval)
                 return
-            self._portion, self._refused = portion, 0
+            self._portion = portion
             if len(portion.points) and self._takes_rows():
-                self._queue.append(Batch(portion.points))
+                self._queue.append(SinkBatch(portion.points))
                 return
             self._latest.update(_last_values(portion))
             self._confirm()
@@ -204,7 +205,7 @@ class Lane:
             if known != self.state.known:
                 self.state.known = {str(key): str(value) for key, value in known.items()}
                 self._save(sync=True)
-            self._tell_due = 0.0
+            self._report_due = 0.0
         return sink
 
     def _send(self, sink: Sink) -> None:
@@ -218,51 +219,25 @@ class Lane:
         else:
             self._queue.popleft()
             self._wait, self.due = FIRST_WAIT, 0.0
-            self._set_aside()
+            self._refused.set_aside()
+            self._refused.left_out(batch, receipt)
             self.state.merged_points += receipt.merged
-            if receipt.refused:
-                self._log_refused([{"points": receipt.refused, "why": receipt.why, "time": self._clock()}])
-                self._refused += min(receipt.refused, len(batch.starts()) - 1)
             self._keep(SENDING)
         if not self._queue:
-            self._set_aside()
+            self._refused.set_aside()
             self._confirm()
 
-    def _refuse(self, sink: Sink, batch: Batch, why: str) -> None:
+    def _refuse(self, sink: Sink, batch: SinkBatch, why: str) -> None:
         """Divide a refused batch; a row that cannot be divided is a suspect."""
         halves = batch.halves(divides_rows=sink.divides_rows)
         if halves is not None:
             self._queue.extendleft(reversed(halves))
             return
-        self._suspects.append((batch, why))
-        if len(self._suspects) >= MOST_SUSPECTS:
-            self._queue.extendleft(reversed([one for one, _ in self._suspects]))
-            self._suspects.clear()
-            raise SinkDeniesError(f"every row is refused: {why}")
-
-    def _set_aside(self) -> None:
-        """Give up the rows that were refused while others were taken."""
-        suspects, self._suspects = self._suspects, []
-        rows = [{**row._asdict(), "why": why, "refused": self._clock()} for one, why in suspects for row in one.rows()]
-        self._refused += len({(row["rank"], row["attempt"], row["seq"]) for row in rows})
-        self._log_refused(rows)
-
-    def _log_refused(self, rows: list[dict[str, Any]]) -> None:
-        """Keep refused rows with the reason, for people."""
-        if not rows:
-            return
-        path = state_path(self._run.folder, self.state.key, self.state.node).with_suffix(".refused.jsonl")
-        lines = b"".join(json.dumps(strict(row, word)).encode() + b"\n" for row in rows)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                if os.fstat(descriptor).st_size + len(lines) <= MOST_REFUSED_BYTES:
-                    append_lines(descriptor, lines)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            self.problems.append(f"cannot keep the rows that {self.address.name} refused: {error}; they are counted")
+            self._refused.suspect(batch, why)
+        except SinkDeniesError:
+            self._queue.extendleft(reversed(self._refused.returned()))
+            raise
 
     def _confirm(self) -> None:
         """Note that the current portion is sent."""
@@ -272,29 +247,36 @@ class Lane:
         for place, (first, last) in portion.passed.items():
             add_span(self._spans, place, first, last)
         self.state.sent = spans_to(self._spans)
-        self.state.refused_rows += self._refused
-        self.state.sent_rows += max(0, portion.rows - self._refused)
+        refused = self._refused.counted()
+        self.state.refused_rows += refused
+        self.state.sent_rows += max(0, portion.rows - refused)
         now = self._clock()
         self._save(sync=now >= self._sync_due)
 
-    def _tell(self, sink: Sink) -> None:
+    def _report(self, sink: Sink) -> None:
         """Tell the sink what is new, if anything is."""
-        news, told = self._run.news(self.state.told, self._latest)
-        if told != self.state.told and self._is_first:
+        news, reported = self._run.news(self.state.reported, self._latest)
+        if reported != self.state.reported and self._is_first:
             try:
-                sink.tell(news)
+                sink.report(news)
             except SinkRefusesError as error:  # saying it again would not help; the rows go on
-                self.problems.append(f"cannot tell {self.address.name} about the run: {error}; it gets the rows only")
-            self.state.told = told
+                self.problems.append(
+                    f"cannot report the run's state to {self.address.name}: {error}; it gets the rows only"
+                )
+            self.state.reported = reported
             self._save()
-        self._tell_due = self._clock() + sink.tell_every
+        self._report_due = self._clock() + sink.report_every
 
     def _finish(self) -> None:
         """Tell the sink how the run ended: it has all rows."""
         sink = self._opened()
-        self._tell(sink)
+        self._report(sink)
         self._sink, self._is_open = None, False
-        sink.close()
+        try:
+            sink.close()
+        except SinkError:
+            self.state.reported.pop("digest", None)  # the next sink must know again that the run has ended
+            raise
         self._keep(DONE)
         self.state.behind_rows, self.state.behind_seconds = 0, 0.0
         self._save(sync=True)
@@ -308,7 +290,7 @@ class Lane:
         self._keep(WAITING, why)
 
     def _denied(self, why: str) -> None:
-        """Wait until somebody has changed something; secrets are then read again."""
+        """Wait for a changed setting; secrets are read again after that."""
         self._let_go()
         self.due = self._clock() + DENIED_WAIT * (0.5 + 0.5 * self._jitter())
         self._keep(DENIED, why)
@@ -318,7 +300,7 @@ class Lane:
         if sink is not None:
             try:
                 sink.close()
-            except SinkDownError as error:
+            except SinkError as error:
                 self.problems.append(f"cannot close {self.address.name}: {error}; going on")
 
     def _keep(self, state: str, why: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What a sink is told about a run, read from its folder: identity, configuration, state, alerts, verdict."""
+"""What sinks get to know about a run, read from its folder: identity, configuration, state, alerts, verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from stepscope.analysis.series.forecast import total_steps
 from stepscope.core.events import ours
-from stepscope.exporters.sinks.sink import Alert, RunFacts, RunNews
+from stepscope.exporters.sinks.sink import AlertChange, RunFacts, RunNews
 from stepscope.store.events import read_events
 from stepscope.store.meta import read_meta
 from stepscope.store.states import overall, read_nodes
@@ -26,7 +26,7 @@ SETTLE = 3.0
 FRESH = 1.0
 """Seconds for which the states of the nodes are not read again."""
 MOST_ALERTS = 1000
-"""Changes of alerts that a sink is told, and that are remembered."""
+"""Changes of alerts that are reported, and remembered."""
 
 
 class NewsDesk:
@@ -53,7 +53,7 @@ class NewsDesk:
         self._nodes: list[NodeState] = []
         self._read_at = float("-inf")
         self._known_verdict: str | None = None
-        self._events: list[Alert] = []
+        self._events: list[AlertChange] = []
         self._events_version: tuple[Any, ...] = ()
 
     def facts(self) -> RunFacts:
@@ -89,12 +89,12 @@ class NewsDesk:
         now = self._clock()
         return bool(own) and all(not _is_running(node) and now - node.time / 1e6 >= SETTLE for node in own)
 
-    def news(self, told: Mapping[str, Any], latest: Mapping[str, float]) -> tuple[RunNews, dict[str, Any]]:
-        """Return what is new since `told`, and what a sink knows once it was told that."""
+    def news(self, reported: Mapping[str, Any], latest: Mapping[str, float]) -> tuple[RunNews, dict[str, Any]]:
+        """Return what is new since `reported`, and what a sink knows after that."""
         meta = read_meta(self._folder)
         state, cause = overall(self._states())
         config, labels = meta.get("config"), meta["labels"]
-        known = [str(one) for one in told.get("alerts", ())] if isinstance(told.get("alerts"), list) else []
+        known = [str(one) for one in reported.get("alerts", ())] if isinstance(reported.get("alerts"), list) else []
         alerts = [alert for alert in self._alerts() if _mark(alert) not in set(known)]
         progress, remaining = self._progress(config) if state == "running" else (None, None)
         news = RunNews(
@@ -142,7 +142,7 @@ class NewsDesk:
             self._known_verdict = self._verdict()
         return self._known_verdict
 
-    def _alerts(self) -> list[Alert]:
+    def _alerts(self) -> list[AlertChange]:
         """Return the changes of alerts; the files are read again only if they have changed."""
         paths = sorted((self._folder.path / "events").glob("*.jsonl"))
         version = tuple((path.name, path.stat().st_size) for path in paths)
@@ -157,8 +157,8 @@ def _is_running(node: NodeState) -> bool:
     return not (node.ended or node.ranks) or any(rank.state == "running" for rank in node.ranks.values())
 
 
-def _alert(event: Mapping[str, Any]) -> Alert:
-    return Alert(
+def _alert(event: Mapping[str, Any]) -> AlertChange:
+    return AlertChange(
         id=str(event.get("alert") or event.get("rule") or "alert"),
         rule=str(event.get("rule") or "alert"),
         severity=str(event.get("severity") or "warning"),
@@ -169,11 +169,11 @@ def _alert(event: Mapping[str, Any]) -> Alert:
     )
 
 
-def _mark(alert: Alert) -> str:
+def _mark(alert: AlertChange) -> str:
     """Return what identifies a change of an alert."""
     return f"{alert.id}:{alert.state}:{alert.time:.3f}"
 
 
 def _steady(news: RunNews) -> list[Any]:
-    """Return what a sink is told again when it changes; time left is not among it."""
+    """Return what is reported again when it changes; the time left is not among it."""
     return [news.state, news.cause, news.ended, news.verdict, dict(news.config), news.tags, news.notes]

@@ -45,7 +45,7 @@ class SinkDeniesError(SinkError):
     """The sink takes nothing from us now: a wrong token, a missing project. Rows wait until that has changed."""
 
 
-class Row(NamedTuple):
+class SentRow(NamedTuple):
     """One recorded row: what one `log` call, one step or one sample of the machine wrote."""
 
     rank: int
@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Batch:
+class SinkBatch:
     """Points to send: whole rows, ordered by rank, attempt and sequence; only metrics that the sink wants."""
 
     points: Points
@@ -76,13 +76,13 @@ class Batch:
         """Return where each row starts, and the end."""
         return [*row_starts(self.points).tolist(), len(self.points)]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[SentRow]:
         """Yield the points as rows."""
         points, names = self.points, self.points.names
         codes, values = points.name.tolist(), points.value.tolist()
         for first, end in itertools.pairwise(self.starts()):
             step = int(points.step[first])
-            yield Row(
+            yield SentRow(
                 int(points.rank[first]),
                 int(points.attempt[first]),
                 int(points.seq[first]),
@@ -91,7 +91,7 @@ class Batch:
                 {names[code]: value for code, value in zip(codes[first:end], values[first:end], strict=True)},
             )
 
-    def halves(self, *, divides_rows: bool = False) -> tuple[Batch, Batch] | None:
+    def halves(self, *, divides_rows: bool = False) -> tuple[SinkBatch, SinkBatch] | None:
         """Return the first and second half of the rows; of a single row, the halves of its points or None."""
         starts = self.starts()
         if len(starts) <= 2 and (len(self) <= 1 or not divides_rows):
@@ -99,7 +99,7 @@ class Batch:
         middle = starts[len(starts) // 2] if len(starts) > 2 else len(self) // 2
         return self.part(0, middle), self.part(middle, len(self))
 
-    def part(self, first: int, end: int) -> Batch:
+    def part(self, first: int, end: int) -> SinkBatch:
         """Return the points from `first` to before `end`."""
         return replace(self, points=self.points.select(slice(first, end)))
 
@@ -147,7 +147,7 @@ class RunFacts:
         return f"{self.project}/{self.id}@{self.created:.6f}"
 
 
-class Alert(NamedTuple):
+class AlertChange(NamedTuple):
     """One change of an alert of the run."""
 
     id: str
@@ -173,8 +173,8 @@ class RunNews:
     """Seconds since 1970 UTC."""
     verdict: str = ""
     """What the diagnosis says, in one or two sentences; empty if it was not made."""
-    alerts: Sequence[Alert] = ()
-    """Changes that the sink was not told yet, oldest first."""
+    alerts: Sequence[AlertChange] = ()
+    """Changes that the sink was not reported yet, oldest first."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The configuration as it is now: a script may have completed it."""
     tags: tuple[str, ...] = ()
@@ -206,13 +206,13 @@ class Sink:
     divides_rows: ClassVar[bool] = True
     """Whether the values of a row can be sent apart, so that one that is refused does not cost the others."""
     takes_rows: ClassVar[bool] = True
-    """Whether `send` is used; otherwise only `tell` is."""
+    """Whether `send` is used; otherwise only `report` is."""
     takes_all_nodes: ClassVar[bool] = True
     """Whether every node of a run has its own connection; otherwise only the node of rank 0 has one."""
     interval: ClassVar[float] = 2.0
     """Seconds between two batches while the sink keeps up, unless the configuration says otherwise."""
-    tell_every: ClassVar[float] = 10.0
-    """Seconds between two calls of `tell` while the run goes on."""
+    report_every: ClassVar[float] = 10.0
+    """Seconds between two calls of `report` while the run goes on."""
 
     def __init__(self, address: SinkAddress, environ: Mapping[str, str]) -> None:
         """Connect to nothing yet. UsageError if the address cannot be one of this sink."""
@@ -230,11 +230,11 @@ class Sink:
         """
         raise NotImplementedError
 
-    def send(self, batch: Batch) -> Receipt:
+    def send(self, batch: SinkBatch) -> Receipt:
         """Send points; return when the sink has them."""
         raise NotImplementedError
 
-    def tell(self, news: RunNews) -> None:
+    def report(self, news: RunNews) -> None:
         """Bring the sink's view of the run up to date: state, configuration, alerts, verdict."""
         raise NotImplementedError
 

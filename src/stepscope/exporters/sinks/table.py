@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from stepscope.exporters.sinks.sink import Sink
 
 SINKS = {
-    "wandb": ("wandb", "WandbSink"),
-    "mlflow+http": ("mlflow", "MlflowSink"),
-    "mlflow+https": ("mlflow", "MlflowSink"),
-    "mlflow+sqlite": ("mlflow_sqlite", "MlflowSqliteSink"),
-    "trackio": ("trackio", "TrackioSink"),
-    "otlp+http": ("otlp", "OtlpSink"),
-    "otlp+https": ("otlp", "OtlpSink"),
-    "prometheus+http": ("remote_write", "RemoteWriteSink"),
-    "prometheus+https": ("remote_write", "RemoteWriteSink"),
+    "wandb": ("wandb.sink", "WandbSink"),
+    "mlflow+http": ("mlflow.server", "MlflowSink"),
+    "mlflow+https": ("mlflow.server", "MlflowSink"),
+    "mlflow+sqlite": ("mlflow.sqlite", "MlflowSqliteSink"),
+    "trackio": ("trackio.sink", "TrackioSink"),
+    "otlp+http": ("series.otlp", "OtlpSink"),
+    "otlp+https": ("series.otlp", "OtlpSink"),
+    "prometheus+http": ("series.remote_write", "RemoteWriteSink"),
+    "prometheus+https": ("series.remote_write", "RemoteWriteSink"),
     "kubeflow": ("kubeflow", "KubeflowSink"),
 }
 """Module and class by scheme."""

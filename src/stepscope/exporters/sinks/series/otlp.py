@@ -12,9 +12,9 @@ import numpy as np
 
 from stepscope.core.errors import UsageError
 from stepscope.exporters.sinks.http import Answer, HttpClient, is_page
-from stepscope.exporters.sinks.news_series import NewsBoard
-from stepscope.exporters.sinks.otlp_message import DataPoints, request
-from stepscope.exporters.sinks.series import SeriesTable, run_labels
+from stepscope.exporters.sinks.series.labelled import SeriesTable, run_labels
+from stepscope.exporters.sinks.series.news_series import NewsBoard
+from stepscope.exporters.sinks.series.otlp_message import DataPoints, request
 from stepscope.exporters.sinks.sink import Receipt, Sink, SinkDownError
 from stepscope.importers.binary.wire import fields
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stepscope.exporters.sinks.address import SinkAddress
-    from stepscope.exporters.sinks.sink import Batch, RunFacts, RunNews
+    from stepscope.exporters.sinks.sink import RunFacts, RunNews, SinkBatch
 
 METRICS = "/v1/metrics"
 HEADERS = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
@@ -74,7 +74,7 @@ class OtlpSink(Sink):
         }
         return dict(known)
 
-    def send(self, batch: Batch) -> Receipt:
+    def send(self, batch: SinkBatch) -> Receipt:
         """Send points, each at its own time."""
         points = batch.points
         if not len(points):
@@ -84,7 +84,7 @@ class OtlpSink(Sink):
         step = points.step if self._with_step else None
         return self._sent(DataPoints(numbers, points.time * 1000, values, step))
 
-    def tell(self, news: RunNews) -> None:
+    def report(self, news: RunNews) -> None:
         """Send state, settings and alerts as gauges, at the present time."""
         if self._news is None:
             return

@@ -67,7 +67,7 @@ class TrackioInbox:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise _told(error, self._folder) from None
+            raise _error_of(error, self._folder) from None
         for name in names:
             stem = name.partition(".")[0]
             if name.endswith(".jsonl") and stem.isdecimal():
@@ -84,7 +84,7 @@ class TrackioInbox:
                 self._place(data)
             except OSError as error:
                 if not isinstance(error, FileNotFoundError) or attempt == TRIES - 1:
-                    raise _told(error, self._folder) from None
+                    raise _error_of(error, self._folder) from None
             else:
                 break
 
@@ -120,7 +120,7 @@ def _sync(folder: Path) -> None:
             raise
 
 
-def _told(error: OSError, folder: Path) -> SinkError:
+def _error_of(error: OSError, folder: Path) -> SinkError:
     """Return what an error of the file system means for the rows: wait, or wait for a person."""
     text = f"{folder} cannot be written: {error.strerror or type(error).__name__}"
     return SinkDeniesError(text) if error.errno in _DENIED else SinkDownError(text)

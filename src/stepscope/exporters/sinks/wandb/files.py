@@ -7,7 +7,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from stepscope.exporters.sinks.wandb_terms import ROW
+from stepscope.exporters.sinks.wandb.terms import ROW
 from stepscope.importers.binary.level_log import BLOCK, LevelLog
 from stepscope.importers.binary.wandb import HISTORY, VERSION
 from stepscope.importers.binary.wandb_history import item

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.spawn import SpawnError, arguments, interpreter
 from stepscope.exporters.sinks.sink import SinkDownError
-from stepscope.exporters.sinks.wandb_children import started_by
+from stepscope.exporters.sinks.wandb.children import started_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROGRAM = "stepscope.exporters.sinks.wandb_helper"
+PROGRAM = "stepscope.exporters.sinks.wandb.run_writer"
 MOST_ANSWER = 1 << 20
 """Bytes of one answer."""
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.exporters.sinks.mlflow_names import NAME_LIMIT, TAG_LIMIT, cut, params_of, valid_name
+from stepscope.exporters.sinks.mlflow.names import NAME_LIMIT, TAG_LIMIT, cut, params_of, valid_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from stepscope.exporters.sinks.sink import Alert, RunFacts, RunNews
+    from stepscope.exporters.sinks.sink import AlertChange, RunFacts, RunNews
 
 RUN_TAG = "stepscope.run"
 """The tag that says which of our runs this is."""
@@ -137,7 +137,7 @@ def changes(view: RunView, news: RunNews, noted: str = "") -> RunChanges:
     )
 
 
-def alert_text(alert: Alert) -> str:
+def alert_text(alert: AlertChange) -> str:
     """Return the last change of an alert as the value of a tag."""
     time = datetime.fromtimestamp(alert.time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     place = "" if alert.step is None else f", step {alert.step}"

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.spawn import arguments, interpreter
-from stepscope.exporters.sinks.wandb_children import has_ended, started_by
-from stepscope.exporters.sinks.wandb_files import (
+from stepscope.exporters.sinks.wandb.children import has_ended, started_by
+from stepscope.exporters.sinks.wandb.files import (
     RunLog,
     files_of,
     keep_state,
@@ -34,7 +34,7 @@ from stepscope.exporters.sinks.wandb_files import (
     rows_at_end,
     state_in,
 )
-from stepscope.exporters.sinks.wandb_terms import ATTEMPT, ROW, STEP, TIME, UPDATED
+from stepscope.exporters.sinks.wandb.terms import ATTEMPT, ROW, STEP, TIME, UPDATED
 
 FLUSH = 0.02
 """Seconds between two times that W&B writes to its file."""
@@ -103,7 +103,7 @@ class RunWriter:
         self._uploads: list[Path] | None = None
         self._upload: Upload | None = None
         self._stepless: set[str] = set()
-        self._told: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
         self._lock = -1
         self._cores: set[int] = set()
         """The processes of W&B: one."""
@@ -217,15 +217,15 @@ class RunWriter:
             if "*" not in name:  # it would be a pattern
                 self._run.define_metric(name, step_metric=TIME, step_sync=False)
 
-    def tell(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def report(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Bring configuration, tags, notes and summary up to date, and pass alerts on."""
         run = self._run
-        if asked["config"] != self._told.get("config"):
+        if asked["config"] != self._reported.get("config"):
             run.config.update(asked["config"], allow_val_change=True)
         for key in ("tags", "notes"):
-            if asked[key] and asked[key] != self._told.get(key):
+            if asked[key] and asked[key] != self._reported.get(key):
                 setattr(run, key, asked[key])
-        self._told = asked
+        self._reported = asked
         if not self._is_offline:
             for title, text, severity in asked["alerts"]:
                 run.alert(title, text, LEVELS.get(severity, "INFO"))
@@ -272,7 +272,7 @@ def _line(error: object) -> str:
 def answer(run: RunWriter, request: dict[str, Any]) -> dict[str, Any]:
     """Do what a request asks for, and return the answer."""
     try:
-        deed = {"open": run.open, "send": run.send, "tell": run.tell, "finish": run.finish}[request["do"]]
+        deed = {"open": run.open, "send": run.send, "report": run.report, "finish": run.finish}[request["do"]]
         return {"ok": True, **deed(request)}
     except UndoneError as error:
         return {error.kind: str(error)}

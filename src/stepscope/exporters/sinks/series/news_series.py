@@ -9,7 +9,7 @@ from stepscope.exporters.prometheus.names import PREFIX, Target
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.exporters.sinks.sink import Alert, RunFacts, RunNews
+    from stepscope.exporters.sinks.sink import AlertChange, RunFacts, RunNews
 
 STATES = ("running", "finished", "failed", "killed", "oom-killed", "preempted", "interrupted", "lost")
 MOST_SETTINGS = 30
@@ -37,7 +37,7 @@ class NewsBoard:
 
     def __init__(self, run: RunFacts) -> None:
         self._run = run
-        self._firing: dict[str, Alert] = {}
+        self._firing: dict[str, AlertChange] = {}
 
     def values(self, news: RunNews) -> list[NewsValue]:
         """Return all values as they are now; those of alerts that have changed more than once, one after the other."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from stepscope.exporters.sinks.mlflow_points import LARGEST
+from stepscope.exporters.sinks.mlflow.points import LARGEST
 from stepscope.exporters.sinks.sink import SinkDeniesError, SinkRefusesError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from stepscope.exporters.sinks.mlflow_api import MlflowApi
-    from stepscope.exporters.sinks.mlflow_points import StoredPoint
+    from stepscope.exporters.sinks.mlflow.api import MlflowApi
+    from stepscope.exporters.sinks.mlflow.points import StoredPoint
 
 MOST_FOUND = 2500
 """Points that MLflow returns for one question; of more, it returns a sample."""

@@ -11,7 +11,7 @@ from stepscope.exporters.sinks.sink import written_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from stepscope.exporters.sinks.sink import Row, RunFacts, RunNews
+    from stepscope.exporters.sinks.sink import RunFacts, RunNews, SentRow
 
 MOST_TAG, MOST_TITLE, MOST_NAME, MOST_TEXT = 64, 63, 128, 4000
 """Characters of W&B's tags, titles of alerts, names of runs and projects, and of our texts."""
@@ -66,13 +66,13 @@ def metric(name: str) -> str:
     return f"metric/{name}" if not name or name.startswith("_") or name in OWN else name
 
 
-def written(row: Row, prefix: str) -> list[Any]:
+def written(row: SentRow, prefix: str) -> list[Any]:
     """Return a row as the helper takes it: id, step, time, attempt, values by name."""
     values = {metric(written_name(prefix, name, row.rank)): value for name, value in row.values.items()}
     return [row.id, row.step, row.time, row.attempt, values]
 
 
-def told(run: RunFacts, news: RunNews) -> dict[str, Any]:
+def report_of(run: RunFacts, news: RunNews) -> dict[str, Any]:
     """Return news as the helper takes it."""
     summary: dict[str, Any] = {"stepscope/state": text(news.state)}
     for name, value in (("cause", news.cause), ("verdict", news.verdict)):
@@ -85,7 +85,7 @@ def told(run: RunFacts, news: RunNews) -> dict[str, Any]:
         summary[f"stepscope/alert/{text(alert.rule)}"] = text(said)[:MOST_TEXT]
     called = run.name or run.id
     return {
-        "do": "tell",
+        "do": "report",
         "config": config(run, news.config) if news.config else {},
         "tags": tags(news.tags),
         "notes": text(news.notes),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.exporters.sinks.series import LabelledSeries
+    from stepscope.exporters.sinks.series.labelled import LabelledSeries
 
 NORMAL_NAN = 0x7FF8000000000001
 """The NaN that is a value. Another one, 0x7FF0000000000002, would end the series."""

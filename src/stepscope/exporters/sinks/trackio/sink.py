@@ -29,13 +29,13 @@ from urllib.parse import unquote
 from stepscope.core.errors import UsageError
 from stepscope.core.strict_json import strict, word
 from stepscope.exporters.sinks.sink import Receipt, Sink, SinkDeniesError, SinkRefusesError, written_name
-from stepscope.exporters.sinks.trackio_inbox import TrackioInbox, default_folder, problem_of
+from stepscope.exporters.sinks.trackio.inbox import TrackioInbox, default_folder, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from stepscope.exporters.sinks.address import SinkAddress
-    from stepscope.exporters.sinks.sink import Alert, Batch, Row, RunFacts, RunNews
+    from stepscope.exporters.sinks.sink import AlertChange, RunFacts, RunNews, SentRow, SinkBatch
 
 RESERVED = frozenset(("project", "run", "timestamp", "step", "time", "metrics"))
 """Names that are columns in Trackio: like Trackio, we write `__` before them."""
@@ -91,7 +91,7 @@ class TrackioSink(Sink):
         self._facts: dict[str, Any] = {}
         self._inbox = TrackioInbox(self._folder, "stepscope")
         self._names: dict[tuple[str, int], str] = {}
-        self._told = ""
+        self._reported = ""
 
     def probe(self) -> str:
         """Say which folder it is, and whether Trackio is installed here."""
@@ -127,25 +127,25 @@ class TrackioSink(Sink):
         if known.get("run_id") != self._run["run_id"]:
             header = self._header(run.config, run.tags, run.notes)
             self._write([header])
-            self._told = _text(header)
+            self._reported = _text(header)
         return {**self._run, "writer": writer, "link": ""}
 
-    def send(self, batch: Batch) -> Receipt:
+    def send(self, batch: SinkBatch) -> Receipt:
         """Leave one record for each row."""
         self._write(self._record(row) for row in batch.rows())
         return Receipt()
 
-    def tell(self, news: RunNews) -> None:
+    def report(self, news: RunNews) -> None:
         """Bring the configuration up to date; leave alerts, and how the run ended, as alerts of Trackio."""
         header = self._header(news.config or self._config, news.tags, news.notes)
-        told = _text(header)
-        records = [header] if told != self._told else []
+        reported = _text(header)
+        records = [header] if reported != self._reported else []
         records += [self._alert(alert) for alert in news.alerts]
         if news.is_over:
             records += self._end(news)
         if records:
             self._write(records)
-        self._told = told
+        self._reported = reported
 
     def _header(self, config: Mapping[str, Any], tags: Iterable[str], notes: str) -> dict[str, Any]:
         """Return a record without values. It carries the configuration: Trackio keeps the last that it gets."""
@@ -160,7 +160,7 @@ class TrackioSink(Sink):
             "log_id": self._id("header"),
         }
 
-    def _record(self, row: Row) -> dict[str, Any]:
+    def _record(self, row: SentRow) -> dict[str, Any]:
         metrics = {
             self._name(name, row.rank): value if math.isfinite(value) else word(value)
             for name, value in row.values.items()
@@ -177,7 +177,7 @@ class TrackioSink(Sink):
             self._names[name, rank] = found
         return found
 
-    def _alert(self, alert: Alert) -> dict[str, Any]:
+    def _alert(self, alert: AlertChange) -> dict[str, Any]:
         is_over = alert.state == "resolved"
         level = "info" if is_over else LEVELS.get(alert.severity, "warn")
         title = f"{alert.rule} resolved" if is_over else alert.rule

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.exporters.sinks.remote_write_message import Samples
+from stepscope.exporters.sinks.series.remote_write_message import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable

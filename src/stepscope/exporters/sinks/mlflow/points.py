@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
-from stepscope.exporters.sinks.mlflow_names import valid_name
+from stepscope.exporters.sinks.mlflow.names import valid_name
 from stepscope.exporters.sinks.sink import SinkRefusesError, written_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from stepscope.exporters.sinks.sink import Batch
+    from stepscope.exporters.sinks.sink import SinkBatch
 
     StoredPoint = tuple[str, int, int, float, bool]
     """Key, milliseconds since 1970 UTC, step, value, whether it is NaN."""
@@ -37,7 +37,7 @@ MOST_BYTES = 900_000
 """Bytes of one request, a little less than MLflow takes."""
 
 
-def stored_points(batch: Batch, prefix: str) -> tuple[list[StoredPoint], int]:
+def stored_points(batch: SinkBatch, prefix: str) -> tuple[list[StoredPoint], int]:
     """Return the points of a batch as MLflow stores them, and how many were the same as another."""
     points = batch.points
     times = points.time // 1000

@@ -24,15 +24,24 @@ from stepscope.exporters.sinks.sink import (
     SinkDownError,
     SinkRefusesError,
 )
-from stepscope.exporters.sinks.wandb_account import account_of
-from stepscope.exporters.sinks.wandb_process import HelperProcess
-from stepscope.exporters.sinks.wandb_terms import MOST_NAME, config, project_name, run_id, tags, text, told, written
+from stepscope.exporters.sinks.wandb.account import account_of
+from stepscope.exporters.sinks.wandb.process import HelperProcess
+from stepscope.exporters.sinks.wandb.terms import (
+    MOST_NAME,
+    config,
+    project_name,
+    report_of,
+    run_id,
+    tags,
+    text,
+    written,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stepscope.exporters.sinks.address import SinkAddress
-    from stepscope.exporters.sinks.sink import Batch, RunFacts, RunNews
+    from stepscope.exporters.sinks.sink import RunFacts, RunNews, SinkBatch
 
 MODES = {"online": "online", "run": "online", "offline": "offline", "dryrun": "offline", "shared": "shared"}
 """W&B's modes by their names, two of which are old."""
@@ -129,21 +138,21 @@ class WandbSink(Sink):
         link = answer.get("link") or known.get("link", "")
         return {"id": self._opened["id"], "folder": answer.get("folder", ""), **({"link": link} if link else {})}
 
-    def send(self, batch: Batch) -> Receipt:
+    def send(self, batch: SinkBatch) -> Receipt:
         """Log the rows; return when W&B's file holds them."""
         rows = [written(row, self.address.prefix) for row in batch.rows()]
         self._ask({"do": "send", "rows": rows})
         return Receipt()
 
-    def tell(self, news: RunNews) -> None:
+    def report(self, news: RunNews) -> None:
         """Update configuration, tags, notes and summary; alerts are in the summary, and W&B sends them if online."""
-        self._ask(self._told(news))
+        self._ask(self._reported(news))
         self._news, self._state = news, news.state
 
-    def _told(self, news: RunNews) -> dict[str, Any]:
+    def _reported(self, news: RunNews) -> dict[str, Any]:
         if self._facts is None:
             raise SinkDownError("the run is not open yet")
-        return told(self._facts, news)
+        return report_of(self._facts, news)
 
     def close(self) -> None:
         """End the run in W&B as it ended, or pause it if it goes on; SinkDownError if the rest was not uploaded yet."""
@@ -188,7 +197,7 @@ class WandbSink(Sink):
         self._is_finished = False
         self._state = self._state or answer.get("state", "")
         if self._news is not None:  # a new helper knows nothing, and its file is read after the others
-            self._exchanged({**self._told(self._news), "alerts": []}, until)
+            self._exchanged({**self._reported(self._news), "alerts": []}, until)
         return answer
 
     def _exchanged(self, request: dict[str, Any], until: float) -> dict[str, Any]:

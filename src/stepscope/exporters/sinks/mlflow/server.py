@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlunsplit
 
 from stepscope.core.errors import UsageError
-from stepscope.exporters.sinks.mlflow_api import EXISTS, MISSING, MlflowApi
-from stepscope.exporters.sinks.mlflow_history import split
-from stepscope.exporters.sinks.mlflow_points import (
+from stepscope.exporters.sinks.mlflow.api import EXISTS, MISSING, MlflowApi
+from stepscope.exporters.sinks.mlflow.history import split
+from stepscope.exporters.sinks.mlflow.points import (
     MOST_METRICS,
     MOST_OTHERS,
     MOST_UNCLEAR,
@@ -22,7 +22,7 @@ from stepscope.exporters.sinks.mlflow_points import (
     pair_texts,
     stored_points,
 )
-from stepscope.exporters.sinks.mlflow_run import (
+from stepscope.exporters.sinks.mlflow.run_facts import (
     RUN_TAG,
     RunView,
     changes,
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stepscope.exporters.sinks.address import SinkAddress
-    from stepscope.exporters.sinks.mlflow_points import StoredPoint
-    from stepscope.exporters.sinks.sink import Batch, RunFacts, RunNews
+    from stepscope.exporters.sinks.mlflow.points import StoredPoint
+    from stepscope.exporters.sinks.sink import RunFacts, RunNews, SinkBatch
 
 OPTIONS = ("experiment",)
 STRANGE = "a request was answered with something that MLflow does not answer"
@@ -112,7 +112,7 @@ class MlflowSink(Sink):
         link = urlunsplit((target.scheme, netloc, f"{target.path.rstrip('/')}/", "", page))
         return {"run_id": self._run_id, "experiment_id": experiment_id, "link": link}
 
-    def send(self, batch: Batch) -> Receipt:
+    def send(self, batch: SinkBatch) -> Receipt:
         """Send points; return when MLflow has them.
 
         If it fails in the middle, the points that MLflow has confirmed are not sent again.
@@ -133,7 +133,7 @@ class MlflowSink(Sink):
         self._confirmed.difference_update(rows)
         return Receipt(merged=merged)
 
-    def tell(self, news: RunNews) -> None:
+    def report(self, news: RunNews) -> None:
         """Bring MLflow's view of the run up to date."""
         self._opened.begin()
         try:

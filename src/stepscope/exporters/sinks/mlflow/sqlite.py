@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from stepscope.core.errors import UsageError
-from stepscope.exporters.sinks.mlflow_points import newest, stored_points
-from stepscope.exporters.sinks.mlflow_run import (
+from stepscope.exporters.sinks.mlflow.points import newest, stored_points
+from stepscope.exporters.sinks.mlflow.run_facts import (
     RUN_TAG,
     RunView,
     changes,
@@ -27,15 +27,15 @@ from stepscope.exporters.sinks.mlflow_run import (
     run_mark,
     run_name,
 )
-from stepscope.exporters.sinks.mlflow_schema import artifact_root, below, can_create, create, schema_of
+from stepscope.exporters.sinks.mlflow.schema import artifact_root, below, can_create, create, schema_of
 from stepscope.exporters.sinks.sink import CALL_SECONDS, Receipt, Sink, SinkDeniesError, SinkDownError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from stepscope.exporters.sinks.address import SinkAddress
-    from stepscope.exporters.sinks.mlflow_schema import MlflowSchema
-    from stepscope.exporters.sinks.sink import Batch, RunFacts, RunNews
+    from stepscope.exporters.sinks.mlflow.schema import MlflowSchema
+    from stepscope.exporters.sinks.sink import RunFacts, RunNews, SinkBatch
 
 OPTIONS = ("experiment",)
 BUSY_SECONDS = 12.0
@@ -106,7 +106,7 @@ class MlflowSqliteSink(Sink):
         self._run_id, self._page, self._notes = str(found[0]), run.page, run.notes
         return {"run_id": self._run_id, "experiment_id": str(found[1])}
 
-    def send(self, batch: Batch) -> Receipt:
+    def send(self, batch: SinkBatch) -> Receipt:
         """Write points in one transaction."""
         rows, merged = stored_points(batch, self.address.prefix)
         rows.sort()  # the key of the table: neighbours go into the same page
@@ -117,7 +117,7 @@ class MlflowSqliteSink(Sink):
             database.executemany(INSERT_LATEST, [(*row, run_id) for row in newest(rows).values()])
         return Receipt(merged=merged)
 
-    def tell(self, news: RunNews) -> None:
+    def report(self, news: RunNews) -> None:
         """Bring MLflow's view of the run up to date, in one transaction."""
         has_notes = bool(news.notes) and news.notes != self._notes
         run_id = self._run_id

@@ -15,10 +15,17 @@ import numpy as np
 
 from stepscope.core.errors import UsageError
 from stepscope.exporters.sinks.http import Answer, HttpClient, is_page, judge
-from stepscope.exporters.sinks.news_series import NewsBoard
-from stepscope.exporters.sinks.remote_write_message import NO_SERIES, Samples, in_time_order, message_1, message_2
-from stepscope.exporters.sinks.series import SeriesTable, run_labels
-from stepscope.exporters.sinks.sift import sift
+from stepscope.exporters.sinks.series.labelled import SeriesTable, run_labels
+from stepscope.exporters.sinks.series.news_series import NewsBoard
+from stepscope.exporters.sinks.series.remote_write_message import (
+    NO_SERIES,
+    Samples,
+    in_time_order,
+    message_1,
+    message_2,
+)
+from stepscope.exporters.sinks.series.sift import sift
+from stepscope.exporters.sinks.series.snappy import literal_block
 from stepscope.exporters.sinks.sink import (
     CALL_SECONDS,
     Receipt,
@@ -27,7 +34,6 @@ from stepscope.exporters.sinks.sink import (
     SinkDownError,
     SinkRefusesError,
 )
-from stepscope.exporters.sinks.snappy import literal_block
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.exporters.sinks.address import SinkAddress
-    from stepscope.exporters.sinks.sink import Batch, RunFacts, RunNews
+    from stepscope.exporters.sinks.sink import RunFacts, RunNews, SinkBatch
 
 WRITE = "/api/v1/write"
 WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
@@ -79,7 +85,7 @@ class RemoteWriteSink(Sink):
         self._table = SeriesTable(address.prefix, {})
         self._last = np.empty(0, np.int64)
         self._news: NewsBoard | None = None
-        self._told = 0
+        self._reported = 0
         self._end = 0.0
         self.clock = time.time
 
@@ -102,7 +108,7 @@ class RemoteWriteSink(Sink):
                 self._version = "1"
         return {"version": self._version, **self._link(run)}
 
-    def send(self, batch: Batch) -> Receipt:
+    def send(self, batch: SinkBatch) -> Receipt:
         """Send points; of several in one millisecond of a series the last counts."""
         points = batch.points
         numbers = self._table.numbers(points)
@@ -111,15 +117,15 @@ class RemoteWriteSink(Sink):
         receipt = self._deliver(samples)
         return receipt._replace(merged=len(points) - len(samples))
 
-    def tell(self, news: RunNews) -> None:
+    def report(self, news: RunNews) -> None:
         """Send state, settings and alerts as series, at the present time."""
         if self._news is None:
             return
-        now = max(int(self.clock() * 1000), self._told + 1)
+        now = max(int(self.clock() * 1000), self._reported + 1)
         values = self._news.values(news)
         numbers = [self._table.add(value.target, value.labels) for value in values]
         times = np.array([now + value.order for value in values], np.int64)
-        self._told = int(times.max())
+        self._reported = int(times.max())
         self._deliver(in_time_order(np.array(numbers, np.int64), times, np.array([value.value for value in values])))
 
     def close(self) -> None:

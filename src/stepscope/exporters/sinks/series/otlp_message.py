@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.exporters.sinks.series import LabelledSeries
+    from stepscope.exporters.sinks.series.labelled import LabelledSeries
 
 SCOPE = "stepscope"
 UNITS = {

@@ -1,0 +1,1 @@
+"""MLflow as a sink: a server, or its database in SQLite."""

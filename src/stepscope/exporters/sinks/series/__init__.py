@@ -1,0 +1,1 @@
+"""Sinks of labelled series: Prometheus remote write, and OpenTelemetry."""

@@ -1,0 +1,1 @@
+"""Trackio as a sink: files in its inbox."""

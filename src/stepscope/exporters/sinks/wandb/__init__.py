@@ -1,0 +1,1 @@
+"""Weights & Biases as a sink: its package runs in a process of its own."""
