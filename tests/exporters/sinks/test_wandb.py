@@ -14,7 +14,7 @@ from stepscope.exporters.sinks.sink import AlertChange, RunNews, SentRow, SinkDe
 from stepscope.exporters.sinks.table import new_sink
 from stepscope.exporters.sinks.wandb import files as wandb_files
 from stepscope.exporters.sinks.wandb.account import account_of
-from stepscope.exporters.sinks.wandb.terms import config, metric, project_name, run_id, tags, written
+from stepscope.exporters.sinks.wandb.terms import config, metric, project_name, report_of, run_id, tags, written
 from tests.exporters.sinks.batches import RUN
 from tests.exporters.sinks.wandb_server import KEY, WandbServer
 from tests.importers.foreign import field, wandb_file
