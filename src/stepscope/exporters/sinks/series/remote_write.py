@@ -54,6 +54,8 @@ HEADERS = {
 }
 ROLLED_BACK = ("out of order sample", "out of bounds", "duplicate sample for timestamp", "too old sample")
 """How Prometheus begins its answer to a 1.0 message with a sample that it cannot take: then it has stored nothing."""
+STORED = "out of order sample"
+"""What a sample gets that is stored already, because it came before and the answer was lost."""
 PARTLY = re.compile(r"out.of.order|out.of.bounds|duplicate.(sample|timestamp)|too.(old|far)", re.IGNORECASE)
 """Found in such answers of others, which have stored the rest: Mimir, Cortex and (with 409) Thanos."""
 NEVER = -(2**63)
@@ -87,6 +89,8 @@ class RemoteWriteSink(Sink):
         self._news: NewsBoard | None = None
         self._reported = 0
         self._end = 0.0
+        self._may_repeat = True
+        """Whether the server may have these samples already: the answer to the last message was lost, or its sender."""
         self.clock = time.time
 
     def probe(self) -> str:
@@ -99,6 +103,7 @@ class RemoteWriteSink(Sink):
         """Find out the version, unless it is known; the run exists as soon as it has samples."""
         self._table = SeriesTable(self.address.prefix, {**run_labels(run), "job": self._job})
         self._last = np.empty(0, np.int64)
+        self._may_repeat = bool(known)
         self._news = NewsBoard(run)
         self._version = self._forced or known.get("version", "")
         if self._version not in HEADERS:
@@ -115,7 +120,7 @@ class RemoteWriteSink(Sink):
         values = self._table.values(numbers, points)
         samples = self._new(in_time_order(numbers, points.time // 1000, values))
         receipt = self._deliver(samples)
-        return receipt._replace(merged=len(points) - len(samples))
+        return receipt._replace(merged=receipt.merged + len(points) - len(samples))
 
     def report(self, news: RunNews) -> None:
         """Send state, settings and alerts as series, at the present time."""
@@ -149,10 +154,12 @@ class RemoteWriteSink(Sink):
         self._end = time.monotonic() + CALL_SECONDS
         if not len(samples):
             return Receipt()
+        may_repeat, self._may_repeat = self._may_repeat, True
         receipt = self._confirmed(samples) if self._version == "2" else None
         if receipt is None:
-            receipt = self._sent_1(samples)
+            receipt = self._sent_1(samples, may_repeat=may_repeat)
             self._version = "1"
+        self._may_repeat = False
         np.maximum.at(self._last_times(), samples.series, samples.time)
         return receipt
 
@@ -172,8 +179,8 @@ class RemoteWriteSink(Sink):
         judge(answer, self._client.scrubbed)
         return None
 
-    def _sent_1(self, samples: Samples) -> Receipt:
-        """Send samples as 1.0."""
+    def _sent_1(self, samples: Samples, *, may_repeat: bool) -> Receipt:
+        """Send samples as 1.0; those that may have come before, and are refused as old, count as stored."""
 
         def attempt(some: Samples) -> str:
             answer = self._post("1", message_1(self._table.all, some))
@@ -190,7 +197,8 @@ class RemoteWriteSink(Sink):
             if not why:
                 return Receipt()
             sources = np.array([series.source for series in self._table.all])
-            return Receipt(sift(samples, sources[samples.series], attempt), why)
+            left = sift(samples, sources[samples.series], attempt)
+            return Receipt(merged=left) if may_repeat and why.startswith(STORED) else Receipt(left, why)
         except _PartlyStoredError as error:
             return Receipt(1, str(error))
 
