@@ -343,9 +343,9 @@ def _leave_settings(ring: Path, config: Config | Defaults) -> None:
     """Write the settings of alerts and sinks beside the ring, for the watcher: a command line would show secrets."""
     given = {key: config.get(key) for key in config.shown()}
     alerts = {key: value for key, value in given.items() if key.startswith(("alerting.", "watcher.analysis."))}
-    sinks = (
-        {key: value for key, value in given.items() if key in {SINKS, "alerting.page_url"}} if SINKS in given else {}
-    )
+    sinks: dict[str, Any] = {key: given[key] for key in (SINKS, "alerting.page_url") if SINKS in given and key in given}
+    if sinks:
+        sinks["cwd"] = os.getcwd()  # an address may name a file relative to it
     otherwise = "the default rules apply without notifications"
     for suffix, what, kept, loss in (
         (ALERTING_SUFFIX, "alert settings", alerts, otherwise),
