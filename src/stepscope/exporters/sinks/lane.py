@@ -114,6 +114,8 @@ class SinkLane:
         now = self._clock()
         if now < self.due or self.is_done:
             return
+        if not self.state.time:
+            self._save()  # a sink that takes long to answer is shown from the start
         try:
             self._work(now)
         except SinkDownError as error:
