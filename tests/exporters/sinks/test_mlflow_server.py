@@ -49,12 +49,13 @@ def server(tmp_path_factory):
         sink = sink_at(f"mlflow+http://127.0.0.1:{port}")
         deadline = time.monotonic() + 120
         while True:
-            with contextlib.suppress(SinkDownError):
+            with contextlib.suppress(SinkDownError):  # not yet
                 sink.probe()
                 break
-            assert process.poll() is None, (folder / "log").read_text()[-2000:]
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it is starting
+                process.wait(0.2)
+            assert process.returncode is None, (folder / "log").read_text()[-2000:]
             assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
-            time.sleep(0.2)
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
