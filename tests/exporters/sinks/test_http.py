@@ -172,6 +172,13 @@ def test_no_error_holds_a_secret_that_a_server_sends_back():
     assert "[redacted]" in str(caught.value)
 
 
+def test_a_secret_with_a_line_break_is_refused_and_not_quoted():
+    """A token that was read with more than one line is no header, and stays out of the message."""
+    with WebServer() as server, pytest.raises(SinkDeniesError) as caught:
+        get(server, headers={"Authorization": "Bearer t0ken\nmore"})
+    assert "t0ken" not in str(caught.value)
+
+
 def test_a_proxy_of_the_environment_is_used_unless_the_host_is_excepted():
     """HTTP_PROXY and NO_PROXY mean what they mean for other programs."""
     with WebServer(Reply(407)) as proxy, WebServer() as server:

@@ -109,8 +109,12 @@ class HttpClient:
                     raise
                 # A server may close an idle connection at any time, without having seen the request.
                 answer = self._exchange(method, target, body, given, seconds)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException) as error:
             raise SinkDownError(describe(error)) from None
+        except ValueError:  # its text quotes the header, which may be a secret
+            raise SinkDeniesError(
+                "its address, or a secret for it, holds a character that no request may have"
+            ) from None
         if judged:
             judge(answer, self.scrubbed)
         return answer

@@ -60,7 +60,7 @@ class MlflowSink(Sink):
     most_points: ClassVar[int] = 5000
     is_keyed: ClassVar[bool] = True
     settle: ClassVar[float] = 1.0
-    """Seconds after which a new run is searched again: another node may have created one in the same moment."""
+    """Seconds after which a run without metrics is searched again: another node may create one in the same moment."""
 
     def __init__(self, address: SinkAddress, environ: Mapping[str, str]) -> None:
         """Connect to nothing yet. UsageError if the address cannot be one of this sink."""
@@ -101,7 +101,7 @@ class MlflowSink(Sink):
             info = found["info"]
             self._run_id, experiment_id = str(info["run_id"]), str(info["experiment_id"])
             self._view = _view_of(found)
-            self._is_unsure = bool(found.get("data", {}).get("metrics"))
+            self._is_unsure = _has_metrics(found)
         except SinkRefusesError as error:
             raise SinkDeniesError(str(error)) from None
         except (KeyError, TypeError, AttributeError):
@@ -168,32 +168,33 @@ class MlflowSink(Sink):
 
     def _found(self, run: RunFacts, *, was_known: bool) -> dict[str, Any]:
         """Return the run with our tag, after creating it if there never was one."""
+        start = time.monotonic()
         experiment_id = self._experiment(self._experiment_name or run.project)
         runs = self._tagged(experiment_id, run_mark(run))
         active = [one for one in runs if _is_active(one)]
         if not active:
             if runs or was_known:
                 raise SinkDeniesError(DELETED)
-            active = self._created(experiment_id, run)
-        chosen = one_of([(one["info"]["run_id"], bool(one.get("data", {}).get("metrics"))) for one in active])
+            active = [self._created(experiment_id, run)]
+        if not any(map(_has_metrics, active)):
+            # A node that saw no run before this one was there has created its own after this long. Then all see all.
+            time.sleep(min(max(self.settle, 3 * (time.monotonic() - start)), 5.0) if self.settle else 0.0)
+            active = [one for one in self._tagged(experiment_id, run_mark(run)) if _is_active(one)] or active
+        chosen = one_of([(one["info"]["run_id"], _has_metrics(one)) for one in active])
         for other in active:
-            if other["info"]["run_id"] != chosen and not other.get("data", {}).get("metrics"):
+            if other["info"]["run_id"] != chosen and not _has_metrics(other):
                 self._opened.post("runs/delete", {"run_id": other["info"]["run_id"]}, (MISSING,))
         return next(one for one in active if one["info"]["run_id"] == chosen)
 
-    def _created(self, experiment_id: str, run: RunFacts) -> list[dict[str, Any]]:
-        """Create a run; return it, and those that other nodes created in the same moment."""
-        start = time.monotonic()
+    def _created(self, experiment_id: str, run: RunFacts) -> dict[str, Any]:
         facts = {
             "experiment_id": experiment_id,
             "start_time": milliseconds(run.created),
             "run_name": run_name(run),
             "tags": [{"key": key, "value": value} for key, value in first_tags(run).items()],
         }
-        created = self._opened.post("runs/create", facts)["run"]
-        # Who saw no run before ours was there has created its own after this long, and sees ours as we see its.
-        time.sleep(min(max(self.settle, 3 * (time.monotonic() - start)), 5.0) if self.settle else 0.0)
-        return [one for one in self._tagged(experiment_id, run_mark(run)) if _is_active(one)] or [created]
+        created: dict[str, Any] = self._opened.post("runs/create", facts)["run"]
+        return created
 
     def _tagged(self, experiment_id: str, mark: str) -> list[dict[str, Any]]:
         asked = {
@@ -255,6 +256,10 @@ class MlflowSink(Sink):
 
 def _is_active(run: Mapping[str, Any]) -> bool:
     return bool(run) and run["info"].get("lifecycle_stage", "active") == "active"
+
+
+def _has_metrics(run: Mapping[str, Any]) -> bool:
+    return bool(run.get("data", {}).get("metrics"))
 
 
 def _view_of(run: Mapping[str, Any]) -> RunView:
