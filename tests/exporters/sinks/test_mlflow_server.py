@@ -47,7 +47,6 @@ def server(tmp_path_factory):
         )
     try:
         sink = sink_at(f"mlflow+http://127.0.0.1:{port}")
-<<<<<<< HEAD
 
         def answers():
             assert process.poll() is None, (folder / "log").read_text()[-2000:]
@@ -56,17 +55,6 @@ def server(tmp_path_factory):
             return ""
 
         until(answers, lambda: f"the server: {(folder / 'log').read_text()[-2000:]}", every=0.2)
-=======
-        deadline = time.monotonic() + 120
-        while True:
-            with contextlib.suppress(SinkDownError):  # not yet
-                sink.probe()
-                break
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it is starting
-                process.wait(0.2)
-            assert process.returncode is None, (folder / "log").read_text()[-2000:]
-            assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
->>>>>>> h-mlflow
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
