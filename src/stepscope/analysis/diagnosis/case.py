@@ -50,8 +50,8 @@ class Case:
         return self.spent(*phases) / max(1, self.steps.count)
 
     def share(self, *phases: str) -> float:
-        """Return the share of some phases in the time of all steps."""
-        return self.spent(*phases) / self.total if self.total > 0 else 0.0
+        """Return the share of some phases in the time of all steps; at most 1, also if a log says otherwise."""
+        return min(1.0, self.spent(*phases) / self.total) if self.total > 0 else 0.0
 
     def slow(
         self,
