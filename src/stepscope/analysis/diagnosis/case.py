@@ -42,16 +42,16 @@ class Case:
         return self.made.total / max(1, self.steps.count)
 
     def spent(self, *phases: str) -> float:
-        """Return the seconds of some phases in all steps."""
-        return sum(self.made.spent.get(name, 0.0) for name in phases)
+        """Return the seconds of some phases in all steps: at most all of them, also if a log says otherwise."""
+        return min(self.total, sum(self.made.spent.get(name, 0.0) for name in phases))
 
     def each(self, *phases: str) -> float:
         """Return the mean seconds of some phases in a step."""
         return self.spent(*phases) / max(1, self.steps.count)
 
     def share(self, *phases: str) -> float:
-        """Return the share of some phases in the time of all steps; at most 1, also if a log says otherwise."""
-        return min(1.0, self.spent(*phases) / self.total) if self.total > 0 else 0.0
+        """Return the share of some phases in the time of all steps."""
+        return self.spent(*phases) / self.total if self.total > 0 else 0.0
 
     def slow(
         self,
