@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import ssl
 import time
 
@@ -134,3 +135,10 @@ def test_an_untrusted_certificate_is_named():
     error.verify_message = "self-signed certificate"
     assert describe(error) == "the certificate is not trusted: self-signed certificate"
     assert describe(ValueError()) == "ValueError"
+
+
+def test_a_broken_connection_is_described_in_words():
+    """People read what happened, and not the name of an exception."""
+    assert describe(ConnectionRefusedError(111, "x")) == "the connection was refused: nothing listens there"
+    assert describe(socket.gaierror(-2, "x")) == "the host name is not known"
+    assert describe(BrokenPipeError()) == "the connection broke off"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
 from datetime import timezone
@@ -29,5 +30,11 @@ def describe(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ConnectionRefusedError):
+        return "the connection was refused: nothing listens there"
+    if isinstance(error, socket.gaierror):
+        return "the host name is not known"
+    if isinstance(error, ConnectionError):
+        return "the connection broke off"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return f"{type(error).__name__}: {text}"[:200] if text else type(error).__name__
