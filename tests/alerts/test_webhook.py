@@ -56,7 +56,7 @@ def test_a_secret_of_the_standard_is_base64():
         (500, "the server answered 500"),
         (404, "the server answered 404"),
         ((302, {"Location": "http://169.254.169.254/"}), "a redirect, which is not followed"),
-        ("reset", "Connection"),
+        ("reset", "the connection broke off"),
     ],
     indirect=["hook"],
 )
