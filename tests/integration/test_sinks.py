@@ -7,8 +7,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 import stepscope
 from bench.processes import find
 from stepscope.store.layout import RunFolder
@@ -114,7 +112,6 @@ def test_a_killed_tree_is_sent_to_the_end(bench, tmp_path):
     assert sorted(found) == [step / 2 for step in range(len(found))]
 
 
-@pytest.mark.promise("S1-080")
 def test_sinks_that_hang_or_are_dead_do_not_keep_the_training(bench, tmp_path):
     """The training ends as if there were none; what they lack is sent when one answers again, and nothing is lost."""
     with WebServer(Reply(how="hang")) as hanging:
