@@ -26,7 +26,9 @@ from sources import package_modules
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "stepscope"
 MODULE_OF = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
-OPTIONAL = {"torch", "transformers", "accelerate", "matplotlib", "pandas", "polars", "pyarrow", "typing_extensions"}
+OPTIONAL = {"torch", "transformers", "accelerate", "matplotlib", "pandas", "polars", "pyarrow", "typing_extensions"} | {
+    "wandb"
+}
 TARGETS = ["demo", "test", "check", "bench", "docs", "pictures", "promises", "clean"]
 
 

@@ -140,5 +140,5 @@ def test_an_untrusted_certificate_is_named():
 def test_a_broken_connection_is_described_in_words():
     """People read what happened, and not the name of an exception."""
     assert describe(ConnectionRefusedError(111, "x")) == "the connection was refused: nothing listens there"
-    assert describe(socket.gaierror(-2, "x")) == "the host name is not known"
+    assert describe(socket.gaierror(-2, "x")) == "no host of that name was found"
     assert describe(BrokenPipeError()) == "the connection broke off"

@@ -59,6 +59,7 @@ def commands(block: Block) -> Iterator[list[str]]:
         if block.language == "console" and not line.startswith("$ "):
             continue
         lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
         lexer.wordchars += "…="
         yield from stepscope_calls(list(lexer))
 

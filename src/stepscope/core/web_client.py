@@ -33,7 +33,7 @@ def describe(error: BaseException) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "the connection was refused: nothing listens there"
     if isinstance(error, socket.gaierror):
-        return "the host name is not known"
+        return "no host of that name was found"
     if isinstance(error, ConnectionError):
         return "the connection broke off"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
