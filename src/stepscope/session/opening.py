@@ -346,6 +346,9 @@ def _leave_settings(ring: Path, config: Config | Defaults) -> None:
     sinks = (
         {key: value for key, value in given.items() if key in {SINKS, "alerting.page_url"}} if SINKS in given else {}
     )
+    if sinks:  # a relative path in an address counts from here, not from where the sender is
+        with contextlib.suppress(OSError):  # the folder is gone
+            sinks["cwd"] = os.getcwd()
     otherwise = "the default rules apply without notifications"
     for suffix, what, kept, loss in (
         (ALERTING_SUFFIX, "alert settings", alerts, otherwise),

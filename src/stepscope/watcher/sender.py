@@ -135,9 +135,8 @@ def main(arguments: list[str]) -> int:
     except (ValueError, TypeError) as error:
         sys.stderr.write(f"cannot read the brief of the sender: {error}\n")
         return 2
-    with contextlib.suppress(OSError):  # it is gone: then a relative address is refused by its sink
-        os.chdir(str(brief.settings.get("cwd") or "/"))
     folder = RunFolder(Path(brief.run))
+    _enter([str(brief.settings.get("cwd") or ""), brief.run])
     journal = Journal(folder.path / "watcher.log")
     lanes = _lanes(folder, brief, journal.note)
     sender = Sender(journal.note)
@@ -179,6 +178,14 @@ def _serve(sender: Sender, folder: RunFolder, brief: SenderBrief) -> bool:
         if ended is not None and time.monotonic() - ended > GIVE_UP:
             return False
     return False
+
+
+def _enter(places: list[str]) -> None:
+    """Change to the first folder that is there: relative paths in addresses count from it."""
+    for place in places:
+        with contextlib.suppress(OSError):  # it is gone
+            os.chdir(place)
+            return
 
 
 def _first_line(descriptor: int) -> bytes:
