@@ -346,9 +346,13 @@ def _leave_settings(ring: Path, config: Config | Defaults) -> None:
     sinks = (
         {key: value for key, value in given.items() if key in {SINKS, "alerting.page_url"}} if SINKS in given else {}
     )
-    if sinks:  # a relative path in an address counts from here, not from where the sender is
+    if sinks:
+        from stepscope.exporters.sinks.address import sinks_of  # most runs have none
+
+        for problem in sinks_of(sinks)[1]:
+            tell(problem)
         with contextlib.suppress(OSError):  # the folder is gone
-            sinks["cwd"] = os.getcwd()
+            sinks["cwd"] = os.getcwd()  # relative paths in addresses count from here, not from where the sender is
     otherwise = "the default rules apply without notifications"
     for suffix, what, kept, loss in (
         (ALERTING_SUFFIX, "alert settings", alerts, otherwise),
