@@ -58,8 +58,10 @@ def state_word(state: SinkState) -> str:
 
 
 def behind_text(row: Mapping[str, Any]) -> str:
-    """Return how far a sink is behind: "1 234 rows, 5 min 3 s"."""
+    """Return how far a sink is behind: "1 234 rows, 5 min 3 s"; nobody counts for one that is stopped."""
     rows, seconds = row["behind_rows"], row["behind_seconds"]
+    if row["state"] == STOPPED and not rows:
+        return "unknown"
     return f"{format_items(rows, 'row')}, {format_duration(seconds)}" if rows else "nothing"
 
 
