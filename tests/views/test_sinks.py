@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 
 import pytest
 
-from stepscope.store.sinks import DENIED, DONE, SENDING, WAITING, SinkState
+from stepscope.store.sinks import DENIED, DONE, QUIET, SENDING, WAITING, SinkState, lock_path
 from stepscope.views.sinks import LATE, TONES, behind_text, sink_rows
 from stepscope.web.responses import SinkRow, encoded
 from tests.exporters.recorded import make_run
@@ -103,3 +106,20 @@ def test_any_file_is_plain_data(tmp_path):
     assert (row["behind_rows"], row["behind_seconds"], row["sent_rows"], row["since"]) == (0, 7.0, 2**53, None)
     assert len(row["name"]) == 500
     assert set(json.loads(encoded(row))) == set(SinkRow.__struct_fields__)
+
+
+def test_a_sink_that_nobody_sends_to_any_more_is_stopped(tmp_path):
+    """What a killed sender wrote last is not the present; the sink of a sender that is only quiet keeps its word."""
+    folder = make_run(tmp_path)
+    saved(folder, state=SENDING, time=time.time() - 2 * QUIET)
+    path = lock_path(folder, "mlflow-12345678", "node-a")
+    path.touch()
+    [row] = sink_rows(folder)
+    assert (row["state"], row["tone"]) == ("stopped", "warn")
+    assert "stepscope export RUN --to URL" in row["why"]
+    assert behind_text(row) == "unknown"
+    code = "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        assert sink_rows(folder)[0]["state"] == "keeping up"
+        holder.communicate(b"\n")

@@ -38,6 +38,7 @@ def chosen(options: argparse.Namespace) -> tuple[list[SinkAddress], str]:
     """Return the sinks of the command line, else those of the configuration, and the address of the page."""
     from stepscope.core.config import discover, load_or_default
     from stepscope.exporters.sinks.address import SETTING, address_of, sinks_of
+    from stepscope.exporters.sinks.table import new_sink
 
     config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
     page = str(config.get("alerting.page_url") or "")
@@ -46,6 +47,7 @@ def chosen(options: argparse.Namespace) -> tuple[list[SinkAddress], str]:
         found = {}
         for url in options.to:
             address = address_of(url, metrics=metrics, prefix=options.prefix)
+            new_sink(address, os.environ)  # says at once what is wrong with the address; connects to nothing
             found[address.key] = address
         return list(found.values()), page
     addresses, problems = sinks_of({SETTING: config.get(SETTING)})

@@ -9,10 +9,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.events import fits
+from stepscope.core.ring import lock_holder
 from stepscope.store.layout import locked, read_object, replace
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ FOLDER = "sinks"
 MOST_BYTES = 1 << 24
 """Maximum bytes of a state file."""
 MOST_FILES = 4096
+QUIET = 60.0
+"""Seconds without a word after which it is asked whether a sender is still there: a file system may hide its lock."""
 WAITING, SENDING, DENIED, DONE = "waiting", "sending", "denied", "done"
 """The sink does not answer; it keeps up or catches up; it takes nothing of ours; it has all of a run that has ended."""
 
@@ -94,13 +98,26 @@ def hold(folder: RunFolder, key: str, node: str) -> int | None:
 
 def is_held(folder: RunFolder, key: str, node: str) -> bool:
     """Return whether another process sends the rows of a node to a sink."""
+    path = lock_path(folder, key, node)
     try:
-        with locked(lock_path(folder, key, node)):
+        if sys.platform == "linux":  # only asked: a lock of ours would tell a sender that starts now that it is late
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                return lock_holder(descriptor, 0) is not None
+            finally:
+                os.close(descriptor)
+        with locked(path):
             return False
     except FileNotFoundError:
         return False
     except OSError:
         return True
+
+
+def is_left(folder: RunFolder, state: SinkState, now: float) -> bool:
+    """Return whether the process that sent to a sink has ended before it was done; False where nobody can tell."""
+    is_quiet = state.state != DONE and 0 < state.time < now - QUIET
+    return is_quiet and lock_path(folder, state.key, state.node).exists() and not is_held(folder, state.key, state.node)
 
 
 def load_sink(folder: RunFolder, key: str, node: str) -> SinkState:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from stepscope.core.numbers import format_duration, format_items
-from stepscope.store.sinks import DENIED, DONE, SENDING, read_sinks
+from stepscope.store.sinks import DENIED, DONE, SENDING, is_left, read_sinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from stepscope.store.sinks import SinkState
 
 KEEPS_UP, CATCHES_UP, SILENT, REFUSED, COMPLETE = "keeping up", "catching up", "not answering", "denied", "done"
-TONES = {REFUSED: "bad", SILENT: "warn", CATCHES_UP: "go", KEEPS_UP: "good", COMPLETE: "good"}
+STOPPED = "stopped"
+LEFT = "nothing is sent any more; `stepscope export RUN --to URL` sends what is missing"
+"""The reason of a sink whose sender was killed, or whose `stepscope tee` was ended."""
+TONES = {REFUSED: "bad", STOPPED: "warn", SILENT: "warn", CATCHES_UP: "go", KEEPS_UP: "good", COMPLETE: "good"}
 """The words for the state of a sink, the worst first, and how each is shown: bad, warn, go (busy) or good."""
 LATE = 30.0
 """Seconds behind from which on a sink that takes rows is catching up; batches are seconds apart."""
@@ -34,12 +38,18 @@ def sink_rows(folder: RunFolder) -> list[dict[str, Any]]:
         states = read_sinks(folder)
     except OSError:  # a folder that this user cannot read, like one that is not there, has no sinks to show
         return []
+    now = time.time()
+    for state in states:
+        if is_left(folder, state, now):
+            state.state, state.why = STOPPED, LEFT
     rows = [_merged(list(own)) for _, own in groupby(states, lambda one: one.key)]
     return sorted(rows, key=lambda row: (row["name"], row["key"]))[:MOST_SINKS]
 
 
 def state_word(state: SinkState) -> str:
     """Return the state of one node's part of a sink in words."""
+    if state.state == STOPPED:
+        return STOPPED
     if state.state in {DENIED, DONE}:
         return REFUSED if state.state == DENIED else COMPLETE
     if state.state != SENDING and state.why:
@@ -48,8 +58,10 @@ def state_word(state: SinkState) -> str:
 
 
 def behind_text(row: Mapping[str, Any]) -> str:
-    """Return how far a sink is behind: "1 234 rows, 5 min 3 s"."""
+    """Return how far a sink is behind: "1 234 rows, 5 min 3 s"; nobody counts for one that is stopped."""
     rows, seconds = row["behind_rows"], row["behind_seconds"]
+    if row["state"] == STOPPED and not rows:
+        return "unknown"
     return f"{format_items(rows, 'row')}, {format_duration(seconds)}" if rows else "nothing"
 
 

@@ -93,14 +93,25 @@ class Sender:
         self.lanes: list[SinkLane] = []
         self._since: dict[int, float] = {}
         """When (monotonic seconds) each lane began its current turn."""
+        self._threads: list[threading.Thread] = []
+        self._is_stopped = threading.Event()
 
     def add(self, lane: SinkLane) -> None:
         """Let a lane take turns until its sink has everything."""
         self.lanes.append(lane)
-        threading.Thread(target=self._work, args=(lane,), name=lane.address.name, daemon=True).start()
+        thread = threading.Thread(target=self._work, args=(lane,), name=lane.address.name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self, seconds: float) -> None:
+        """Let the lanes end after their current turn, and wait at most this long for them."""
+        self._is_stopped.set()
+        until = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _work(self, lane: SinkLane) -> None:
-        while not lane.is_done:
+        while not (lane.is_done or self._is_stopped.is_set()):
             self._since[id(lane)] = time.monotonic()
             with wall(lane.fail):  # a fault in one sink must not end the others
                 lane.turn()
@@ -108,7 +119,7 @@ class Sender:
             problems, lane.problems = lane.problems, []
             for problem in problems:
                 self._note(problem)
-            time.sleep(min(LOOK_EVERY, max(0.0, lane.due - time.time())))
+            self._is_stopped.wait(min(LOOK_EVERY, max(0.0, lane.due - time.time())))
         lane.close()
 
     def has_hung(self, now: float) -> bool:
@@ -135,9 +146,8 @@ def main(arguments: list[str]) -> int:
     except (ValueError, TypeError) as error:
         sys.stderr.write(f"cannot read the brief of the sender: {error}\n")
         return 2
-    with contextlib.suppress(OSError):  # it is gone: then a relative address is refused by its sink
-        os.chdir(str(brief.settings.get("cwd") or "/"))
     folder = RunFolder(Path(brief.run))
+    _enter([str(brief.settings.get("cwd") or ""), brief.run])
     journal = Journal(folder.path / "watcher.log")
     lanes = _lanes(folder, brief, journal.note)
     sender = Sender(journal.note)
@@ -179,6 +189,14 @@ def _serve(sender: Sender, folder: RunFolder, brief: SenderBrief) -> bool:
         if ended is not None and time.monotonic() - ended > GIVE_UP:
             return False
     return False
+
+
+def _enter(places: list[str]) -> None:
+    """Change to the first folder that is there: relative paths in addresses count from it."""
+    for place in places:
+        with contextlib.suppress(OSError):  # it is gone
+            os.chdir(place)
+            return
 
 
 def _first_line(descriptor: int) -> bytes:

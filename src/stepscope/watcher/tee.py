@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from stepscope.exporters.sinks.lane import SinkLane
     from stepscope.store.layout import RunFolder
 
+FAREWELL = 3.0
+"""Seconds that the lanes have for the end of their current call, and for closing their sinks."""
+
 
 class Tee:
     """A run on its way to some sinks."""
@@ -83,7 +86,8 @@ class Tee:
         ]
 
     def close(self) -> None:
-        """Let go of the locks; a command ends its threads by ending."""
+        """End the lanes, and let go of the locks; a call that hangs is left to the end of the process."""
+        self._sender.stop(FAREWELL)
         for lock in self._locks:
             os.close(lock)
         self._locks.clear()

@@ -327,7 +327,7 @@ class SinkRow(Response):
     address: str
     """Without secrets."""
     state: str
-    """In words: keeping up, catching up, not answering, denied or done."""
+    """In words: keeping up, catching up, not answering, stopped, denied or done."""
     tone: str
     """How the state is shown: good, go, warn or bad."""
     why: str

@@ -335,3 +335,54 @@ def test_the_file_of_refused_rows_does_not_grow_without_end(world, monkeypatch):
     world.turns(lane, 20)
     assert lane.state.refused_rows == 1
     assert not state_path(world.folder, ADDRESS.key, WRITER.node).with_suffix(".refused.jsonl").read_bytes()
+
+
+def test_a_sink_that_cannot_be_used_is_still_behind(world):
+    """What waits for a variable to be set is counted, so that the alert can fire; then all of it is sent."""
+
+    def make(_):
+        raise UsageError("use sink fake", "the variable TOKEN is not set", "set it where the training runs")
+
+    world.kind = make
+    lane = world.lane()
+    world.turns(lane, 3, wait=DENIED_WAIT)
+    assert lane.state.behind_rows == 10
+    assert lane.state.behind_seconds > 2 * DENIED_WAIT
+    lane._make = partial(FakeSink, world)
+    world.turns(lane, 10, wait=DENIED_WAIT)
+    assert sent(world) == list(range(10))
+
+
+def test_what_waits_is_counted_while_a_sink_is_left_alone(world):
+    """A long Retry-After does not hide how far the sink falls behind."""
+    lane = world.lane()
+    world.faults = [("send", SinkDownError("429", retry_after=3600.0))]
+    world.turns(lane)
+    before = lane.state.behind_seconds
+    leave_tail(world.folder, [{"loss": 1.0}], first=10)
+    world.turns(lane, wait=900)
+    state = load_sink(world.folder, ADDRESS.key, WRITER.node)
+    assert state.behind_seconds == pytest.approx(before + 900)
+    assert state.behind_rows == 11
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_sending(world):
+    """What was due tomorrow by the old clock is due now."""
+    world.now += 86400
+    lane = world.lane()
+    world.turns(lane, 6)
+    world.now -= 86400
+    leave_tail(world.folder, [{"loss": 1.0}], first=10)
+    world.turns(lane, 2)
+    assert sent(world) == list(range(11))
+
+
+@pytest.mark.parametrize("error", [SinkDownError("no answer in time"), SinkDeniesError("the server answered 401")])
+def test_a_new_lane_does_not_repeat_the_reason_of_the_last_one(world, error):
+    """A command that is started after the fault was mended must not give up for what a sender met before it."""
+    world.faults = [("open", error)]
+    world.turns(world.lane())
+    assert load_sink(world.folder, ADDRESS.key, WRITER.node).why
+    world.now += 7200
+    lane = world.lane()
+    assert (lane.state.state, lane.state.why, lane.state.since) == (WAITING, "", world.now)

@@ -19,6 +19,7 @@ from stepscope.exporters.sinks.spool import (
 )
 from stepscope.store.compact import MergeLimits, compact
 from stepscope.store.drain import Drain, OwnRows
+from stepscope.store.following import GrowingTail
 from stepscope.store.layout import Writer
 from stepscope.store.seal import seal
 from tests.exporters.recorded import PAIR, WRITER, make_run, points_of, seal_points
@@ -223,3 +224,33 @@ def test_rows_that_a_sink_does_not_have_are_counted(folder):
     ranks.write(0, 1)
     assert frontier.newest() == {(0, 0): 15}
     frontier.close()
+
+
+@pytest.mark.parametrize("after", [None, 0])
+def test_a_failed_read_is_made_again(folder, monkeypatch, after):
+    """An error of the file system costs no row: without this, a run would count as sent that was only half read."""
+    ranks = Ranks(folder)
+    ranks.write(0, 5)
+    spans = {}
+    spool = spool_of(folder, spans, after=after)
+    for place, (low, high) in spool.take(1000).passed.items():
+        add_span(spans, place, low, high)
+    ranks.write(0, 5)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="I/O error"):
+        patch.setattr(GrowingTail, "read", _failing)
+        spool.take(1000)
+    assert [row for one in everything(spool) for row in rows_of(one) if row[2] == "loss"] == ranks.written[5:]
+
+
+def _failing(*_):
+    raise OSError(5, "I/O error")
+
+
+def test_a_damaged_file_does_not_keep_the_others(folder):
+    """Rows that nobody can read any more are passed over, and those after them are handed out."""
+    path = seal_points(folder, points_of({"loss": [1.0] * 5}))
+    seal_points(folder, points_of({"loss": [1.0] * 5}, first=5), number=1)
+    path.write_bytes(b"damaged")
+    assert [row for one in everything(spool_of(folder)) for row in rows_of(one)] == [
+        (0, seq, "loss") for seq in range(5, 10)
+    ]

@@ -85,20 +85,21 @@ def _send(options: argparse.Namespace) -> int:
     addresses, page = chosen(options)
     with resolve(options.run, options.dir).opened() as past:
         tee = Tee(RunFolder(past.path), addresses, say, page, once=True)
-        tee.look()
-        check_served(tee)
         screen = SinkScreen(options)
-        while not tee.is_done():
-            screen.update(tee)
-            stuck = tee.stuck(time.time(), PATIENCE)
-            if stuck:
-                screen.clear()
-                names = ", ".join(lane.address.name for lane in stuck)
-                remedy = "the same command goes on where this one stopped"
-                raise StepscopeError(f"send the run to {names}", stuck[0].state.why, remedy)
-            time.sleep(LOOK_EVERY)
-        screen.clear()
-        tee.close()
+        try:
+            tee.look()
+            check_served(tee)
+            while not tee.is_done():
+                stuck = tee.stuck(time.time(), PATIENCE)
+                if stuck:
+                    names = ", ".join(lane.address.name for lane in stuck)
+                    remedy = "the same command goes on where this one stopped"
+                    raise StepscopeError(f"send the run to {names}", stuck[0].state.why, remedy)
+                screen.update(tee)
+                time.sleep(LOOK_EVERY)
+        finally:
+            screen.clear()
+            tee.close()
         return conclude(tee.lanes(), options)
 
 

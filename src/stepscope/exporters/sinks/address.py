@@ -108,8 +108,14 @@ def address_of(url: str, **facts: Any) -> SinkAddress:
 
 
 def shown(url: str) -> str:
-    """Return an address for messages: without user, password and options."""
-    parts = urlsplit(url)
+    """Return an address for messages: without user, password and options; only its scheme if it is malformed."""
+    try:
+        parts = urlsplit(url)
+        is_sound = _is_sound(urlsplit(HOLE.sub("1", url)))
+    except ValueError:
+        is_sound = False
+    if not is_sound:
+        return f"{url.partition('://')[0][:40]}://…"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:200]
 
 
@@ -146,14 +152,26 @@ def _scheme(url: str, what: str) -> str:
     if scheme not in SCHEMES:
         cause = f"there is no sink {scheme[:40]}://" if scheme else "its address has no scheme that we know"
         raise UsageError(what, cause, f"known are {', '.join(f'{one}://' for one in SCHEMES)}")
+    remedy = "correct it; in a password, write characters such as @ # / as %40 %23 %2F"
     try:
-        port = urlsplit(HOLE.sub("1", url)).port
+        parts = urlsplit(HOLE.sub("1", url))
+        is_sound = _is_sound(parts)
     except ValueError:  # whose text would quote the address, with its password
-        remedy = "correct it; in a password, write characters such as @ # / as %40 %23 %2F"
-        raise UsageError(what, "its address is malformed", remedy) from None
-    if port == 0:
+        is_sound = False
+    if not is_sound:
+        raise UsageError(what, "its address is malformed", remedy)
+    if parts.port == 0:
         raise UsageError(what, "its address has the port 0", "name the port that the server listens on")
     return scheme
+
+
+def _is_sound(parts: SplitResult) -> bool:
+    """Return whether an address can be what its user meant: a password with / or # would end the host too early.
+
+    Raises ValueError if its port is none.
+    """
+    is_web = parts.scheme.endswith(("http", "https"))
+    return (parts.port or 0) >= 0 and not (is_web and "@" in parts.path + parts.fragment)
 
 
 def _free(name: str, taken: Collection[str]) -> str:

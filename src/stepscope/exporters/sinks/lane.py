@@ -46,6 +46,10 @@ COUNT_EVERY = 2.0
 """Seconds between two counts of the rows that a sink does not have yet."""
 SYNC_EVERY = 5.0
 """Seconds between two states that survive a power loss."""
+BACK = 1.0
+"""Seconds that a clock must have been set back for all that is due later to be due now."""
+UNSENT = 500
+"""Points that are read from the run for a sink that cannot be used, to say how far it is behind."""
 EMPTY_PORTIONS = 100
 """Portions without a wanted metric that one turn passes over."""
 
@@ -80,6 +84,8 @@ class SinkLane:
         self.state = load_sink(run.folder, address.key, run.node)
         self.state.name, self.state.kind = address.name, address.scheme.partition("+")[0]
         self.state.address = shown(address.url)
+        # What an earlier process was told may have changed since: this one has not asked yet.
+        self.state.state, self.state.why, self.state.since = WAITING, "", clock()
         self._spans = spans_from(self.state.sent)
         self._sink: Sink | None = None
         self._is_open, self._is_first = False, True
@@ -98,6 +104,8 @@ class SinkLane:
         self.due = 0.0
         """When (unix seconds) the next turn is due."""
         self._report_due = self._count_due = self._sync_due = 0.0
+        self._seen = 0.0
+        """When (unix seconds) the last turn was, to notice a clock that was set back."""
         self.is_done = False
         """Whether the run has ended and the sink has everything."""
         self.problems: list[str] = []
@@ -112,7 +120,13 @@ class SinkLane:
     def turn(self) -> None:
         """Do what is due: at most one call of the sink for rows, and one for news."""
         now = self._clock()
-        if now < self.due or self.is_done:
+        if now < self._seen - BACK:
+            self.due = self._jumped = self._report_due = self._count_due = self._sync_due = 0.0
+        self._seen = now
+        if self.is_done:
+            return
+        if now < self.due:
+            self._count(now)
             return
         if not self.state.time:
             self._save()  # a sink that takes long to answer is shown from the start
@@ -147,7 +161,7 @@ class SinkLane:
     def _refill(self, now: float) -> None:
         """Take the next rows, and pass over those that nobody wants."""
         for _ in range(EMPTY_PORTIONS):
-            portion = self._take(now)
+            portion = self._take(now) if self._portion is None else self._portion
             if portion is None:
                 self._keep(SENDING if self._is_open else self.state.state)
                 self.state.behind_rows, self.state.behind_seconds = 0, 0.0
@@ -294,6 +308,8 @@ class SinkLane:
     def _denied(self, why: str) -> None:
         """Wait for a changed setting; secrets are read again after that."""
         self._let_go()
+        if self._portion is None:  # it was denied before it was asked for its size of a portion
+            self._portion = self._backlog.take(UNSENT)
         self.due = self._clock() + DENIED_WAIT * (0.5 + 0.5 * self._jitter())
         self._keep(DENIED, why)
 

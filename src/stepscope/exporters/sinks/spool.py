@@ -154,13 +154,24 @@ class Spool:
         """Return the next points of any watcher; None if there are none for now."""
         for writer in self._writers():
             walk = self._walks.setdefault(writer, self._walk(writer))
-            for points in walk:
-                if points is None:
-                    break
-                fresh = self._new(points)
-                if len(fresh):
-                    return fresh
+            try:
+                for points in walk:
+                    if points is None:
+                        break
+                    fresh = self._new(points)
+                    if len(fresh):
+                        return fresh
+            except BaseException:
+                self._begin_again(writer)
+                raise
         return None
+
+    def _begin_again(self, writer: Writer) -> None:
+        """Forget how far a watcher was read: after an error its walk would end, as if there were no more rows."""
+        self._walks.pop(writer).close()  # type: ignore[attr-defined] # it is a generator
+        self._seen.pop(writer, None)
+        if self._after is not None:  # it begins with the newest file again: what lies between was not handed out
+            self._taken.clear()
 
     def _writers(self) -> list[Writer]:
         spans = [*self._folder.all_tails(), *self._folder.all_units()]

@@ -217,7 +217,7 @@ class WandbSink(Sink):
 
     def _clean(self, why: object) -> str:
         key = account_of(self.environ, self._options.get("base_url", "")).key
-        said = plain(" ".join(str(why).split()))
+        said = plain(" ".join(str(why).split())).rstrip(".")
         return (said.replace(key, "[redacted]") if key else said)[:400]
 
     def _mode(self) -> str:
