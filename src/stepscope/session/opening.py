@@ -345,7 +345,12 @@ def _leave_settings(ring: Path, config: Config | Defaults) -> None:
     alerts = {key: value for key, value in given.items() if key.startswith(("alerting.", "watcher.analysis."))}
     sinks: dict[str, Any] = {key: given[key] for key in (SINKS, "alerting.page_url") if SINKS in given and key in given}
     if sinks:
-        sinks["cwd"] = os.getcwd()  # an address may name a file relative to it
+        from stepscope.exporters.sinks.address import sinks_of  # most runs have none
+
+        for problem in sinks_of(sinks)[1]:
+            tell(problem)
+        with contextlib.suppress(OSError):  # the folder is gone
+            sinks["cwd"] = os.getcwd()  # relative paths in addresses count from here, not from where the sender is
     otherwise = "the default rules apply without notifications"
     for suffix, what, kept, loss in (
         (ALERTING_SUFFIX, "alert settings", alerts, otherwise),
