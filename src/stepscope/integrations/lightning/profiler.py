@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from stepscope.integrations.lightning.recording import FitRecording
 
+MOST_NAME = 80
+"""Characters of an operation in the name of its metric."""
+
 
 class ProfilerCallback(MonitorCallback):
     """Run torch's profiler over some batches of chosen epochs, on rank 0. Off by default: it slows these batches down.
@@ -110,12 +113,17 @@ class ProfilerCallback(MonitorCallback):
 
     def _end_profile(self, trainer: Any, recording: FitRecording) -> None:
         result = None if self.profiles is None else self.profiles.end()
+        if result is None or result.error:
+            return
+        figures = {f"profiler/{one.name[:MOST_NAME]}/time_ratio": one.share for one in result.operations}
         epoch = recording.epoch
-        if result is not None and not result.error and epoch.seconds > 0:
+        if epoch.seconds > 0:
             waited = min(1.0, recording.actions.waited_seconds / epoch.seconds)
+            figures["profiler/data_wait_ratio"] = waited
             self.say(
                 trainer, f"Profiler: {format_value(waited, 'ratio')} of the epoch's time was spent waiting for data"
             )
+        recording.run.log(figures)
 
     def fit_ended(self) -> None:
         """End a profile that is still open."""

@@ -104,7 +104,8 @@ def _upgrade(path: Path, environ: Mapping[str, str]) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env={**environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONSAFEPATH": "1"},
+            # A training may make errors of warnings, but MLflow's own are not its business.
+            env={**environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONSAFEPATH": "1", "PYTHONWARNINGS": "ignore"},
             timeout=LONGEST,
             check=False,
         )
