@@ -118,7 +118,7 @@ def test_a_sink_that_nobody_sends_to_any_more_is_stopped(tmp_path):
     assert (row["state"], row["tone"]) == ("stopped", "warn")
     assert "stepscope export RUN --to URL" in row["why"]
     assert behind_text(row) == "unknown"
-    code = "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); input()"
+    code = "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, 2); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()
         assert sink_rows(folder)[0]["state"] == "keeping up"

@@ -69,8 +69,14 @@ class SinkState:
     def save(self, folder: RunFolder, *, sync: bool = False) -> None:
         """Replace the file, with `sync` so that it survives a power loss; raise OSError if that fails."""
         path = state_path(folder, self.key, self.node)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder, self.key)
         replace(path, json.dumps(self.__dict__).encode(), sync=sync)
+
+
+def make_folder(folder: RunFolder, key: str) -> None:
+    """Make the folder of a sink; FileNotFoundError if the run was deleted: that must not bring it back."""
+    for path in (folder.path / FOLDER, folder.path / FOLDER / key):
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def state_path(folder: RunFolder, key: str, node: str) -> Path:
@@ -86,7 +92,7 @@ def lock_path(folder: RunFolder, key: str, node: str) -> Path:
 def hold(folder: RunFolder, key: str, node: str) -> int | None:
     """Return the held lock of a sink and node; None if another process sends."""
     path = lock_path(folder, key, node)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, key)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

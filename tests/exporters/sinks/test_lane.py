@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 
 import pytest
@@ -386,3 +387,14 @@ def test_a_new_lane_does_not_repeat_the_reason_of_the_last_one(world, error):
     world.now += 7200
     lane = world.lane()
     assert (lane.state.state, lane.state.why, lane.state.since) == (WAITING, "", world.now)
+
+
+def test_a_deleted_run_does_not_come_back(world):
+    """What a lane notes after its run was deleted makes no new folder for it."""
+    lane = world.lane()
+    world.faults = [("send", SinkDownError("503"))] * 9
+    world.turns(lane)
+    shutil.rmtree(world.folder.path)
+    world.turns(lane, 3, wait=60)
+    lane.close()
+    assert not world.folder.path.exists()

@@ -25,7 +25,7 @@ def test_the_facts_of_a_run_come_from_its_folder(tmp_path):
     folder = make_run(tmp_path, config={"lr": 0.1})
     facts = desk_of(folder, page="http://host:8080/").facts()
     assert (facts.id, facts.project, facts.config, facts.created) == ("run-1", "mnist", {"lr": 0.1}, CREATED / 1e6)
-    assert facts.page == "http://host:8080/#/run/run-1"
+    assert facts.page == "http://host:8080/#/run/mnist%2Frun-1"  # the id that the page knows
     assert facts.is_first
     assert desk_of(folder).facts().page == ""
 

@@ -109,13 +109,9 @@ def address_of(url: str, **facts: Any) -> SinkAddress:
 
 def shown(url: str) -> str:
     """Return an address for messages: without user, password and options; only its scheme if it is malformed."""
-    try:
-        parts = urlsplit(url)
-        is_sound = _is_sound(urlsplit(HOLE.sub("1", url)))
-    except ValueError:
-        is_sound = False
-    if not is_sound:
+    if not _is_sound(url):
         return f"{url.partition('://')[0][:40]}://…"
+    parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:200]
 
 
@@ -152,26 +148,23 @@ def _scheme(url: str, what: str) -> str:
     if scheme not in SCHEMES:
         cause = f"there is no sink {scheme[:40]}://" if scheme else "its address has no scheme that we know"
         raise UsageError(what, cause, f"known are {', '.join(f'{one}://' for one in SCHEMES)}")
-    remedy = "correct it; in a password, write characters such as @ # / as %40 %23 %2F"
-    try:
-        parts = urlsplit(HOLE.sub("1", url))
-        is_sound = _is_sound(parts)
-    except ValueError:  # whose text would quote the address, with its password
-        is_sound = False
-    if not is_sound:
+    if not _is_sound(url):
+        remedy = "correct it; in a password, write characters such as @ # / as %40 %23 %2F"
         raise UsageError(what, "its address is malformed", remedy)
-    if parts.port == 0:
+    if urlsplit(HOLE.sub("1", url)).port == 0:
         raise UsageError(what, "its address has the port 0", "name the port that the server listens on")
     return scheme
 
 
-def _is_sound(parts: SplitResult) -> bool:
-    """Return whether an address can be what its user meant: a password with / or # would end the host too early.
-
-    Raises ValueError if its port is none.
-    """
+def _is_sound(url: str) -> bool:
+    """Return whether an address can be what its user meant: a password with / or # would end the host too early."""
+    try:
+        parts = urlsplit(HOLE.sub("1", url))
+        _ = parts.port  # raises for one that is no number
+    except ValueError:  # its text would quote the address, with the password
+        return False
     is_web = parts.scheme.endswith(("http", "https"))
-    return (parts.port or 0) >= 0 and not (is_web and "@" in parts.path + parts.fragment)
+    return not (is_web and "@" in parts.path + parts.fragment)
 
 
 def _free(name: str, taken: Collection[str]) -> str:

@@ -84,7 +84,7 @@ class SinkLane:
         self.state = load_sink(run.folder, address.key, run.node)
         self.state.name, self.state.kind = address.name, address.scheme.partition("+")[0]
         self.state.address = shown(address.url)
-        # What an earlier process was told may have changed since: this one has not asked yet.
+        # What an earlier process met may have changed since: this one has not asked yet.
         self.state.state, self.state.why, self.state.since = WAITING, "", clock()
         self._spans = spans_from(self.state.sent)
         self._sink: Sink | None = None

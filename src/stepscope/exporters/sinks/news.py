@@ -61,6 +61,7 @@ class NewsDesk:
         meta = read_meta(self._folder)
         labels, git = meta["labels"], meta.get("git")
         config = meta.get("config")
+        place = f"{self._folder.path.parent.name}/{self._folder.path.name}"  # as the page's server names it
         return RunFacts(
             id=meta["id"],
             project=meta.get("project") or "",
@@ -73,7 +74,7 @@ class NewsDesk:
             group=labels["group"],
             host=str(meta.get("host") or ""),
             commit=str((git.get("commit") if isinstance(git, dict) else None) or ""),
-            page=f"{self._page.rstrip('/')}/#/run/{quote(meta['id'])}" if self._page else "",
+            page=f"{self._page.rstrip('/')}/#/run/{quote(place, safe='')}" if self._page else "",
             node=self._node,
             is_first=self.is_first(),
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.line_file import append_lines
 from stepscope.core.strict_json import strict, word
 from stepscope.exporters.sinks.sink import SinkDeniesError
-from stepscope.store.sinks import state_path
+from stepscope.store.sinks import make_folder, state_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,7 @@ class RefusedRows:
         path = state_path(self._folder, self._state.key, self._state.node).with_suffix(".refused.jsonl")
         lines = b"".join(json.dumps(strict(row, word)).encode() + b"\n" for row in rows)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folder, self._state.key)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 if os.fstat(descriptor).st_size + len(lines) <= MOST_BYTES:
