@@ -39,6 +39,7 @@ GROUPS = (
         "notifying",
         "gauntlet",
         "diagnosing",
+        "sinks",
     ),
 )
 
@@ -51,7 +52,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kills", type=int, default=None, help="kills in all (200; 12 with --quick)")
     parser.add_argument("--huge", action="store_true", help="800 million points instead of 80 (minutes, 5 GB)")
     parser.add_argument(
-        "--only", default="", metavar="WORD", help="parts of the page, or cases of the gauntlet, whose name has it"
+        "--only",
+        default="",
+        metavar="WORD",
+        help="parts of the page or the sinks, or cases of the gauntlet, with this name",
     )
     parser.add_argument("--loaded", action="store_true", help="run the gauntlet with the other core busy, too")
     parser.add_argument("--gate", action="store_true", help="exit with 3 if a figure exceeds its limit")

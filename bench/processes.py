@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[1]
-WATCHER, SEALER = "stepscope.watcher.process", "stepscope.store.seal"
+WATCHER, SEALER, SENDER = "stepscope.watcher.process", "stepscope.store.seal", "stepscope.watcher.sender"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

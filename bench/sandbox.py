@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.processes import SEALER, WATCHER, find, kill, wait_until
+from bench.processes import SEALER, SENDER, WATCHER, find, kill, wait_until
 from stepscope.core.places import shared_root
 from stepscope.recorder.native import PURE
 
@@ -44,7 +44,7 @@ def sandbox() -> Iterator[Path]:
 def _clear(folder: Path) -> None:
     """Let the watchers of these runs end; end those that do not."""
     wait_until(lambda: not find(WATCHER, folder), 20.0, 0.1)
-    for pid in [*find(WATCHER, folder), *find(SEALER, folder)]:
+    for pid in [*find(WATCHER, folder), *find(SEALER, folder), *find(SENDER, folder)]:
         kill(pid)
 
 

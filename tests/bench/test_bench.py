@@ -73,6 +73,17 @@ EXPECTED = {
     "ledger": {"ledger_sum", "ledger_watch", "ledger_class"},
     "phases": {"planted", "planted_elsewhere"},
     "following": {f"follow_{what}_{kind}" for what in ("delay", "share") for kind in ("tfevents", "wandb", "jsonl")},
+    "sinks": {
+        *("sink_loop_take", "sink_loop_take_aa", "sink_loop_hang", "sink_loop_hang_aa", "sink_end", "sink_end_most"),
+        *(
+            f"sink_{part}_{what}_{sink}"
+            for part in ("storm", "kills")
+            for what in ("missing", "twice")
+            for sink in ("otlp", "mlflow", "prometheus")
+        ),
+        *("sink_storm_seconds", "sink_kills_seconds"),
+        *(f"sink_rate_{sink}{part}" for sink in ("mlflow", "sqlite", "prometheus", "otlp") for part in ("", "_memory")),
+    },
     "torch_loop": {"torch_2ms", "torch_2ms_aa", "torch_2ms_traceml", "torch_50ms", "torch_50ms_aa"},
 }
 

@@ -338,3 +338,38 @@ def test_what_is_too_old_costs_few_requests(oldest):
     assert server.calls < 20
     assert all(time >= oldest for _, time in server.stored)
     assert oldest >= 2000 or server.stored
+
+
+def test_a_search_that_fails_in_the_middle_goes_on():
+    """Every other request fails: the search for what the server has already still ends, and nothing is lost."""
+    newest, stored, count = {}, [], 0
+
+    def flaky(request):
+        nonlocal count
+        count += 1
+        if count % 2:
+            return 503, {}, b"busy"
+        got = [(labels, moment) for labels, samples in read_1(unpacked(request)) for moment, _ in samples]
+        for labels, moment in got:
+            if moment < 1000 or moment < newest.get(labels, 0):
+                return 400, {}, b"out of bounds" if moment < 1000 else b"out of order sample"
+        stored.extend(one for one in got if one[1] > newest.get(one[0], 0))
+        newest.update(got)
+        return 204, {}, b""
+
+    rows = [SentRow(rank, 0, seq, seq, 1_795_000_000.0 + seq, {"loss": 1.0}) for rank in (0, 1) for seq in range(200)]
+    with Receiver(flaky) as receiver:
+        sink = sink_of(receiver, "?version=1")
+        tries = 0
+        for batch in (batch_of([row for row in rows if row.seq < 77 + row.rank]), batch_of(rows)):
+            for _ in range(60):
+                tries += 1
+                try:
+                    sink.send(batch)
+                except SinkDownError:
+                    continue
+                break
+            sink.open(RUN, {"version": "1"})
+        sink.close()
+    assert tries < 60
+    assert len(stored) == len(set(stored)) == len(rows)
