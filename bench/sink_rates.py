@@ -33,7 +33,7 @@ TITLES = {
     "prometheus": "remote write 2.0",
     "otlp": "OTLP",
 }
-LEAST = {"mlflow": 20_000, "sqlite": 200_000, "prometheus": 100_000, "otlp": 100_000}
+LEAST = {"mlflow": 20_000, "sqlite": 20_000, "prometheus": 200_000, "otlp": 100_000}
 """Points per second."""
 MOST_MEMORY = 150.0
 """MiB."""
