@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bench.sink_contents import Target
 
 PARTS = ("loop", "end", "storm", "kills", "rates")
-FAULTS, QUICK_FAULTS = 100, 12
-KILLS, QUICK_KILLS = 100, 12
+FAULTS, QUICK_FAULTS = 100, 6
+KILLS, QUICK_KILLS = 100, 3
 SEED = 21
 
 
