@@ -1,4 +1,4 @@
-"""The messages of Prometheus remote write for the official protobuf: there is no generated module on PyPI."""
+"""The messages of Prometheus remote write for the official protobuf: no generated module was found here."""
 
 from __future__ import annotations
 
