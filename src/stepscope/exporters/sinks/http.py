@@ -6,13 +6,10 @@ Credentials come from the address, from the caller, or from netrc. They are in n
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.client
 import netrc
 import os
-import socket
 import ssl
-import threading
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +17,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from stepscope.core.terminal_text import plain
 from stepscope.core.web_client import describe, wait_asked
+from stepscope.exporters.sinks.deadline import Deadline
 from stepscope.exporters.sinks.sink import CALL_SECONDS, SinkDeniesError, SinkDownError, SinkRefusesError
 from stepscope.version import __version__
 
@@ -71,6 +69,7 @@ class HttpClient:
             self._headers |= _credentials(target, environ)
         self._ca_file, self._verify, self._max_answer = ca_file, verify, max_answer
         self._connection: http.client.HTTPConnection | None = None
+        self._deadline = Deadline()
         self._site = ""
         """What comes before the path of a request: its server, if a proxy of plain requests must know it."""
         self._to_proxy: dict[str, str] = {}
@@ -122,20 +121,9 @@ class HttpClient:
     def _exchange(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], seconds: float
     ) -> Answer:
-        expired = threading.Event()
         connection = self._connection or self._connect(seconds)
         self._connection = None  # only a finished exchange leaves a connection that can be used again
-
-        def cut() -> None:
-            expired.set()
-            sock = connection.sock
-            if sock is not None:
-                with contextlib.suppress(OSError):  # it is closed already
-                    sock.shutdown(socket.SHUT_RDWR)
-
-        watchdog = threading.Timer(seconds, cut)
-        watchdog.daemon = True
-        watchdog.start()
+        self._deadline.begin(connection, seconds)
         try:
             connection.timeout = seconds
             if connection.sock is not None:
@@ -145,16 +133,16 @@ class HttpClient:
                 answer = Answer(found.status, found.headers, found.read(self._max_answer))
                 is_whole = not found.length
                 is_kept = is_whole and found.isclosed() and not found.will_close
-            if expired.is_set() or (not is_whole and len(answer.body) < self._max_answer):
+            if self._deadline.is_over or (not is_whole and len(answer.body) < self._max_answer):
                 raise http.client.IncompleteRead(answer.body)
             if is_kept:
                 self._connection = connection
         except (OSError, http.client.HTTPException) as error:
-            if expired.is_set():
+            if self._deadline.is_over:
                 raise TimeoutError from error
             raise
         finally:
-            watchdog.cancel()
+            self._deadline.end()
             if self._connection is None:
                 connection.close()
         return answer
