@@ -38,6 +38,7 @@ from stepscope.exporters.sinks.sink import (
     Sink,
     SinkDeniesError,
     SinkDownError,
+    SinkError,
     SinkRefusesError,
 )
 
@@ -119,16 +120,21 @@ class MlflowSink(Sink):
         """
         rows, merged = stored_points(batch, self.address.prefix)
         self._opened.begin()
-        left = [row for row in rows if row not in self._confirmed]
+        left = [row for row in rows if row not in self._confirmed] if self._confirmed else rows
         unclear: list[StoredPoint] = []
         if self._is_unsure and left:
             present, left, unclear = self._split(left)
             self._confirmed.update(present)
         self._is_unsure = True
-        for some, most in ((left, MOST_METRICS), (unclear, MOST_UNCLEAR)):
-            for body, sent in log_batches(self._run_id, "metrics", metric_texts(some), most):
-                self._log(body)
-                self._confirmed.update(sent)
+        taken: list[list[StoredPoint]] = []
+        try:
+            for some, most in ((left, MOST_METRICS), (unclear, MOST_UNCLEAR)):
+                for body, sent in log_batches(self._run_id, "metrics", metric_texts(some), most):
+                    self._log(body)
+                    taken.append(sent)
+        except SinkError:
+            self._confirmed.update(*taken)
+            raise
         self._is_unsure = False
         self._confirmed.difference_update(rows)
         return Receipt(merged=merged)
