@@ -278,7 +278,14 @@ class Spool:
 def _places(points: Points) -> list[Place]:
     if not len(points):
         return []
-    both = points.rank.astype(np.int64) << 32 | points.attempt.astype(np.int64)
+    rank, attempt = points.rank, points.attempt
+    if (
+        rank[0] == rank[-1]
+        and attempt[0] == attempt[-1]
+        and bool((rank == rank[0]).all() & (attempt == attempt[0]).all())
+    ):
+        return [(int(rank[0]), int(attempt[0]))]  # the usual case, much cheaper
+    both = rank.astype(np.int64) << 32 | attempt.astype(np.int64)
     return [(int(one) >> 32, int(one) & 0xFFFFFFFF) for one in np.unique(both)]
 
 
