@@ -1,8 +1,10 @@
 """What sinks cost the training itself: the speed of its loop, and the time of its end.
 
 The loop records and sends to three sinks. The sender alone is stopped and continued (SIGSTOP, SIGCONT) in blocks of
-seconds, in the order ABBA and BAAB in turn. A sender that was stopped sends afterwards what has collected, so a block
-in which it runs holds the work of two: the cost that is found is twice the real one at worst, and never less.
+8 ms, in the order ABBA and BAAB in turn, as `bench.loop` does it. Bursts of the sender must count for what they are, so
+the middle is a (geometric) mean and no median. A sender that was stopped does the work of both kinds of blocks while it
+runs, about twice its usual work in that time: the slow-down that is found is multiplied by its usual share of a core
+over its share in the blocks that were timed. Both are printed.
 """
 
 from __future__ import annotations
@@ -21,22 +23,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.figure import Figure
-from bench.loop import Training, interval, shown, timed
-from bench.processes import SENDER, cpu_seconds, find, kill, output_of, wait_until
+from bench.loop import BLOCK_SECONDS, Training, interval, shown, timed
+from bench.loop import four as loop_four
+from bench.processes import SENDER, find, kill, output_of, wait_until
 from bench.sink_servers import blackhole, free_port, receivers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from bench.figure import Options
+    from bench.loop import Clocks
 
 LIMIT = 0.5
 """Percent that a loop may be slowed."""
 EXIT_LIMIT = 0.5
 """Seconds that the end of a training may take longer."""
-BLOCK_SECONDS, QUICK_SECONDS = 5.0, 0.5
-FOURS, SAME, QUICK_FOURS = 20, 5, 2
-"""Fours (two pairs each) that compare, and that compare nothing with nothing."""
+FOURS, QUICK_FOURS, SAME_EVERY = 6000, 40, 3
+"""Fours that compare; and after how many of them comes one that compares nothing with nothing."""
+USUAL_SECONDS, QUICK_SECONDS = 10.0, 1.0
+"""Seconds of training in which the usual share of the sender is measured, before and after."""
 WAYS = {"take": "three sinks", "hang": "three sinks that hang"}
 SHORT = """
 import json, sys
@@ -68,20 +73,19 @@ def slowed(options: Options) -> list[Figure]:
             found.append(Figure(f"sink_loop_{how}_aa", AA, None, "%", None, "torch not installed"))
             continue
         with receivers(how) as port:
-            folder = options.scratch / f"loop-{how}"
-            seconds, fours, same = (
-                (QUICK_SECONDS, QUICK_FOURS, QUICK_FOURS) if options.quick else (BLOCK_SECONDS, FOURS, SAME)
-            )
-            printed, _, _ = output_of(
-                "-m", "bench.sink_loop", str(folder), str(seconds), str(fours), str(same), *urls(port)
-            )
+            folder, fours = options.scratch / f"loop-{how}", QUICK_FOURS if options.quick else FOURS
+            seconds = QUICK_SECONDS if options.quick else USUAL_SECONDS
+            printed, _, _ = output_of("-m", "bench.sink_loop", str(folder), str(fours), str(seconds), *urls(port))
         told = json.loads(printed.splitlines()[-1])
-        wall, cpu, aa = (interval(np.array(told[key])) for key in ("wall", "cpu", "same"))
-        beside = f"{shown(wall)}, thread CPU {shown(cpu)}, {len(told['wall'])} pairs of {seconds:g} s"
-        beside += f", step {told['step'] * 1e3:.2f} ms; sender {told['share']:.1f} % of a core while it runs"
+        wall, cpu, aa = (interval(np.array(told[key]), np.mean) for key in ("wall", "cpu", "same"))
+        scale = min(1.0, told["usual_share"] / told["share"]) if told["share"] > 0 else 1.0
+        real = (wall[0] * scale, wall[1] * scale, wall[2] * scale)
+        beside = f"{shown(real)}; sender {100 * told['usual_share']:.1f} % of a core. While it does the work of both"
+        beside += f" kinds of blocks, {100 * told['share']:.1f} %: wall {shown(wall)}, thread CPU {shown(cpu)},"
+        beside += f" {4 * fours} blocks, step {told['step'] * 1e3:.2f} ms"
         outside = max(0.0, aa[1], -aa[2]) if aa[1] * aa[2] > 0 else 0.0
-        found.append(Figure(f"sink_loop_{how}", title, wall[2], "%", LIMIT, beside))
-        found.append(Figure(f"sink_loop_{how}_aa", AA, outside, "%", 0.0, f"{shown(aa)}, {len(told['same'])} pairs"))
+        found.append(Figure(f"sink_loop_{how}", title, real[2], "%", LIMIT, beside))
+        found.append(Figure(f"sink_loop_{how}_aa", AA, outside, "%", 0.0, f"{shown(aa)}, {len(told['same'])} fours"))
     return found
 
 
@@ -126,17 +130,43 @@ def stopping(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def pairs(training: Training, pid: int, steps: int, usual: float, order: Sequence[bool | None]) -> list[np.ndarray]:
-    """Return the ratios (wall, CPU) of running to stopped for the blocks of an order, two and two; None runs, too."""
-    found = []
-    for one, other in zip(order[::2], order[1::2], strict=True):
-        clocks = []
-        for runs in (one, other):
-            os.kill(pid, signal.SIGSTOP if runs is False else signal.SIGCONT)
-            training.on(5)
-            clocks.append(np.array(timed(training.on, steps, usual)))
-        found.append(clocks[0] / clocks[1] if one else clocks[1] / clocks[0])
-    return found
+class Sending:
+    """The sender of a run, which can be stopped."""
+
+    def __init__(self, folder: Path) -> None:
+        """Wait for it."""
+        if not wait_until(lambda: bool(find(SENDER, folder)), 30.0):
+            raise RuntimeError("there is no sender")
+        (self.pid,) = find(SENDER, folder)
+
+    def seconds(self) -> float:
+        """Return the CPU seconds that it has used, to the nanosecond."""
+        return time.clock_gettime((~self.pid << 3) | 2)  # the clock of another process: clock_getcpuclockid(3)
+
+    def let(self, *, run: bool) -> None:
+        """Let it go on, or stop it."""
+        os.kill(self.pid, signal.SIGCONT if run else signal.SIGSTOP)
+
+    def share(self, training: Training, seconds: float) -> float:
+        """Train for so long; return the share of a core that the sender uses meanwhile."""
+        used, began = self.seconds(), time.monotonic()
+        while time.monotonic() - began < seconds:
+            training.on(10)
+        return (self.seconds() - used) / (time.monotonic() - began)
+
+
+def four(training: Training, sender: Sending, turn: int, steps: int, usual: float) -> tuple[Clocks, float, float]:
+    """Return the ratios (wall, CPU) of running to stopped; the sender's CPU seconds while timed, and that time."""
+    total, used = np.zeros((2, 2)), 0.0
+    for runs in (1, 0, 0, 1) if turn % 2 else (0, 1, 1, 0):
+        sender.let(run=bool(runs))
+        training.on(1)
+        before = sender.seconds()
+        total[runs] += timed(training.on, steps, usual)
+        used += runs * (sender.seconds() - before)
+    wall, cpu = total[1] / total[0]
+    sender.let(run=True)
+    return (float(wall), float(cpu)), used, float(total[1][0])
 
 
 def main(arguments: list[str]) -> int:
@@ -145,34 +175,30 @@ def main(arguments: list[str]) -> int:
 
     import stepscope
 
-    seconds, fours, same = float(arguments[1]), int(arguments[2]), int(arguments[3])
+    fours, seconds = int(arguments[1]), float(arguments[2])
     torch.set_num_threads(1)
-    run = stepscope.init(project="loop", dir=Path(arguments[0]), exporters={"sinks": arguments[4:]})
+    run = stepscope.init(project="loop", dir=Path(arguments[0]), exporters={"sinks": arguments[3:]})
     training = Training(torch, run)
     usual = training.calibrate()
-    steps = max(1, round(seconds / usual))
-    if not wait_until(lambda: bool(find(SENDER, Path(run.path))), 30.0):
-        raise RuntimeError("there is no sender")
-    (pid,) = find(SENDER, Path(run.path))
-    training.on(max(10, round(min(seconds, 3.0) / usual)))
-    compared, nothing = [], []
-    spent, began = sum(cpu_seconds(pid)), time.monotonic()
-    with stopping(pid):
+    steps = max(1, round(BLOCK_SECONDS / usual))
+    sender = Sending(Path(run.path))
+    sender.share(training, min(seconds, 3.0))
+    compared, same, used, while_timed = [], [], 0.0, 0.0
+    shares = [sender.share(training, seconds)]
+    with stopping(sender.pid):
         for turn in range(fours):
-            order = (True, False, False, True) if turn % 2 else (False, True, True, False)
-            compared += pairs(training, pid, steps, usual, order)
-            if len(nothing) < 2 * same and turn * same // fours >= len(nothing) // 2:
-                os.kill(pid, signal.SIGCONT)
-                training.on(round(min(seconds, 2.5) / usual))  # until the sender has caught up
-                both = [None if runs is False else runs for runs in order]
-                nothing += pairs(training, pid, steps, usual, both)
-    share = 100 * (sum(cpu_seconds(pid)) - spent) / (time.monotonic() - began)
-    share *= (fours + same) / (fours / 2 + same)
+            ratios, seconds_used, seconds_timed = four(training, sender, turn, steps, usual)
+            compared.append(ratios)
+            used, while_timed = used + seconds_used, while_timed + seconds_timed
+            if turn % SAME_EVERY == 0:
+                same.append(loop_four(training.on, training.on, steps, turn // SAME_EVERY, usual)[0])
+    sender.share(training, min(seconds, 3.0))
+    shares.append(sender.share(training, seconds))
     run.finish()
-    kill(pid)
-    wall, cpu = zip(*(one.tolist() for one in compared), strict=True)
-    same_wall = [float(one[0]) for one in nothing]
-    print(json.dumps({"wall": wall, "cpu": cpu, "same": same_wall, "step": usual, "share": share}))
+    kill(sender.pid)
+    wall, cpu = zip(*compared, strict=True)
+    told = {"wall": wall, "cpu": cpu, "same": same, "step": usual}
+    print(json.dumps({**told, "usual_share": statistics.mean(shares), "share": used / while_timed}))
     return 0
 
 
