@@ -31,6 +31,8 @@ def test_a_run_without_sinks_has_none(tmp_path):
         ({"state": SENDING, "behind_rows": 9, "behind_seconds": LATE - 1}, "keeping up"),
         ({"state": SENDING, "behind_rows": 9, "behind_seconds": LATE}, "catching up"),
         ({"state": WAITING, "why": "the connection was refused"}, "not answering"),
+        ({"state": SENDING, "behind_rows": 9, "behind_seconds": 119.0, "interval": 60.0}, "keeping up"),
+        ({"state": SENDING, "behind_rows": 9, "behind_seconds": 120.0, "interval": 60.0}, "catching up"),
         ({"state": WAITING}, "catching up"),
         ({"state": DENIED, "why": "the server answered 401"}, "denied"),
         ({"state": DONE}, "done"),

@@ -23,7 +23,7 @@ LEFT = "nothing is sent any more; `stepscope export RUN --to URL` sends what is 
 TONES = {REFUSED: "bad", STOPPED: "warn", SILENT: "warn", CATCHES_UP: "go", KEEPS_UP: "good", COMPLETE: "good"}
 """The words for the state of a sink, the worst first, and how each is shown: bad, warn, go (busy) or good."""
 LATE = 30.0
-"""Seconds behind from which on a sink that takes rows is catching up; batches are seconds apart."""
+"""Seconds behind from which on a sink that takes rows is catching up; longer if its batches are further apart."""
 MOST_SINKS = 100
 MOST_TEXT = 500
 """Characters of a name, an address or a reason."""
@@ -54,7 +54,8 @@ def state_word(state: SinkState) -> str:
         return REFUSED if state.state == DENIED else COMPLETE
     if state.state != SENDING and state.why:
         return SILENT
-    return KEEPS_UP if state.state == SENDING and state.behind_seconds < LATE else CATCHES_UP
+    is_late = state.behind_seconds >= max(LATE, 2 * state.interval)
+    return KEEPS_UP if state.state == SENDING and not is_late else CATCHES_UP
 
 
 def behind_text(row: Mapping[str, Any]) -> str:

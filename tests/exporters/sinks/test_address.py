@@ -35,6 +35,7 @@ def test_a_sink_is_an_address_or_a_mapping():
         ({"url": MLFLOW, "name": "a/b"}, "'a/b' cannot be its name"),
         ({"url": MLFLOW, "interval": "soon"}, "its interval is 'soon'"),
         ({"url": MLFLOW, "interval": 0.001}, "its interval is 0.001"),
+        ({"url": MLFLOW, "interval": "1 h"}, "its interval is '1 h'"),
         ({"url": MLFLOW, "metrics": 3}, "its metrics are no list of names"),
         ({"url": MLFLOW, "metrics": ["a", "a"]}, "it lists 'a' twice"),
         ("mlflow+http://host:99999", "its address is malformed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from functools import partial
@@ -365,6 +366,36 @@ def test_what_waits_is_counted_while_a_sink_is_left_alone(world):
     state = load_sink(world.folder, ADDRESS.key, WRITER.node)
     assert state.behind_seconds == pytest.approx(before + 900)
     assert state.behind_rows == 11
+
+
+def test_what_comes_during_a_long_rest_is_counted(world):
+    """Between two batches that are minutes apart the rows that wait are counted, and as old as the rest at most."""
+    world.address = dataclasses.replace(ADDRESS, interval=300.0)
+    lane = world.lane()
+    world.turns(lane, 6)
+    assert lane.due == world.now + 300.0
+    world.turns(lane, wait=10)
+    assert (lane.state.behind_rows, lane.state.behind_seconds) == (0, 0.0)
+    leave_tail(world.folder, [{"loss": 1.0}], first=10)
+    world.turns(lane, wait=10)
+    assert (lane.state.behind_rows, lane.state.behind_seconds) == (1, 20.0)
+    assert sent(world) == list(range(10))
+    world.turns(lane, 2, wait=280)
+    assert sent(world) == list(range(11))
+    assert lane.state.behind_rows == 0
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_long_rest(world):
+    """A sink with minutes between its batches gets the last rows and the end at once."""
+    world.address = dataclasses.replace(ADDRESS, interval=300.0)
+    lane = world.lane()
+    world.turns(lane, 6)
+    leave_tail(world.folder, [{"loss": 1.0}], first=10)
+    world.state, world.is_over = "finished", True
+    world.turns(lane, 3)
+    assert lane.is_done
+    assert sent(world) == list(range(11))
+    assert world.reported[-1].state == "finished"
 
 
 def test_a_clock_that_is_set_back_does_not_stop_the_sending(world):

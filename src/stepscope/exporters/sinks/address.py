@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 KEYS = ("url", "name", "metrics", "prefix", "interval")
+LONGEST_INTERVAL = 300.0
+"""Seconds between two batches at most: well below those after which a sink that is behind raises an alert."""
 OWN = "stepscope/*"
 """Metrics about Stepscope itself, which a sink gets only if it asks for them."""
 SETTING = "exporters.sinks"
@@ -192,6 +194,6 @@ def _interval(given: object, what: str) -> float:
         seconds: Any = DURATION.parse(given)
     except ValueError as error:
         raise UsageError(what, f"its interval is {given!r}, {error}", "write it as 2 s or 1 min") from None
-    if not 0.1 <= seconds <= 3600:
-        raise UsageError(what, f"its interval is {given!r}", "choose 0.1 s to 1 h")
+    if not 0.1 <= seconds <= LONGEST_INTERVAL:
+        raise UsageError(what, f"its interval is {given!r}", "choose 0.1 s to 5 min")
     return float(seconds)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from stepscope.exporters.sinks.address import SinkAddress
     from stepscope.exporters.sinks.sink import RunNews, Sink
+    from stepscope.exporters.sinks.spool import Place
     from stepscope.store.layout import RunFolder, Writer
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
@@ -44,6 +45,8 @@ JUMP_EVERY = 300.0
 """Seconds between two jumps to the newest rows, if a sink is too slow even for those."""
 COUNT_EVERY = 2.0
 """Seconds between two counts of the rows that a sink does not have yet."""
+LONG_REST = 5.0
+"""Seconds of rest between two batches that the end of the run cuts short."""
 SYNC_EVERY = 5.0
 """Seconds between two states that survive a power loss."""
 BACK = 1.0
@@ -101,6 +104,8 @@ class SinkLane:
         self._latest: dict[str, float] = {}
         """The last value of each metric, for sinks that take no rows."""
         self._wait = FIRST_WAIT
+        self._rested: float | None = None
+        """When (unix seconds) there was nothing left to send; None while rows wait."""
         self.due = 0.0
         """When (unix seconds) the next turn is due."""
         self._report_due = self._count_due = self._sync_due = 0.0
@@ -125,7 +130,7 @@ class SinkLane:
         self._seen = now
         if self.is_done:
             return
-        if now < self.due:
+        if now < self.due and not self._ended_in_rest(now):
             self._count(now)
             return
         if not self.state.time:
@@ -139,6 +144,10 @@ class SinkLane:
         except OSError as error:
             self._back_off(f"the run cannot be read: {in_words(error)}")
         self._count(self._clock())
+
+    def _ended_in_rest(self, now: float) -> bool:
+        """Return whether the run has ended during a long rest: its end is sent at once."""
+        return self._rested is not None and self.due - now > LONG_REST and self._run.is_over()
 
     def fail(self, error: Exception) -> None:
         """Note a fault of our own in a turn; the same rows are tried again later."""
@@ -165,9 +174,10 @@ class SinkLane:
             if portion is None:
                 self._keep(SENDING if self._is_open else self.state.state)
                 self.state.behind_rows, self.state.behind_seconds = 0, 0.0
-                self.due = now + (self.address.interval or self._new_sink().interval)
+                self.state.interval = self.address.interval or self._new_sink().interval
+                self._rested, self.due = now, now + self.state.interval
                 return
-            self._portion = portion
+            self._portion, self._rested = portion, None
             if len(portion.points) and self._takes_rows():
                 self._queue.append(SinkBatch(portion.points))
                 return
@@ -331,21 +341,25 @@ class SinkLane:
 
     def _count(self, now: float) -> None:
         """Count the rows that the sink does not have yet."""
-        if self._portion is None or now < self._count_due:
+        has_waited = self._rested is not None and now - self._rested > COUNT_EVERY
+        if now < self._count_due or not (has_waited or self._portion):
             return
         self._count_due = now + COUNT_EVERY
-        points = self._portion.points
-        first = {place: ends[0] for place, ends in self._portion.passed.items() if ends[0] > 0}
-        for rank, attempt, seq in zip(points.rank[:1], points.attempt[:1], points.seq[:1], strict=True):
-            first.setdefault((int(rank), int(attempt)), int(seq))
+        first: dict[Place, int] = {}
+        oldest = now if self._rested is None else self._rested  # what has come since then cannot be older
+        if self._portion is not None:
+            points = self._portion.points
+            first = {place: ends[0] for place, ends in self._portion.passed.items() if ends[0] > 0}
+            for rank, attempt, seq in zip(points.rank[:1], points.attempt[:1], points.seq[:1], strict=True):
+                first.setdefault((int(rank), int(attempt)), int(seq))
+            oldest = int(points.time.min()) / 1e6 if len(points) else now
         try:
             newest = self._frontier.newest()
         except OSError as error:
             self.problems.append(f"cannot count the rows for {self.address.name}: {error}; going on")
             return
         self.state.behind_rows = count_behind(newest, self._spans, first)
-        oldest = int(points.time.min()) / 1e6 if len(points) else now
-        self.state.behind_seconds = max(0.0, now - oldest)
+        self.state.behind_seconds = max(0.0, now - oldest) if self.state.behind_rows else 0.0
         self._save()
 
     def _save(self, *, sync: bool = False) -> None:
