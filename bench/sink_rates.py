@@ -36,7 +36,7 @@ TITLES = {
 LEAST = {"sqlite": 20_000, "prometheus": 200_000, "otlp": 100_000}
 """Points per second."""
 MOST_TIME = 1.1
-"""Times what MLflow's own client takes with an MLflow server: the server itself is the limit, about 0.1 ms per point."""
+"""Times what MLflow's own client takes with a server: the server itself is the limit, about 0.1 ms per point."""
 MOST_MEMORY = 150.0
 """MiB."""
 STEPS, SERVER_STEPS = 150_000, 10_000

@@ -9,7 +9,7 @@ import stat
 import pytest
 
 import stepscope
-from stepscope.core.places import HELD, find_places
+from stepscope.core.places import HELD, SINKS_SUFFIX, find_places
 from stepscope.recorder import mapping
 from stepscope.session import opening
 from stepscope.session.arguments import ARGUMENTS
@@ -289,6 +289,17 @@ def test_a_keyword_that_names_nothing_is_told_with_the_right_one(started, tmp_pa
     told = capsys.readouterr().err
     assert told.startswith(f"stepscope: cannot use init({keyword}=...): there is no such argument or setting; {remedy}")
     assert len(told.splitlines()) == 1
+
+
+def test_a_sink_that_cannot_be_used_is_reported_at_the_start(started, tmp_path, capsys):
+    """A mistake in a sink is said when the training starts; the run records, and the other sinks are left to send."""
+    run = init(dir=tmp_path, exporters={"sinks": ["mlflow+ftp://here", "trackio://p"]})
+    said = capsys.readouterr().err
+    assert "mlflow+ftp" in said
+    assert said.count("cannot use sink") == 1
+    assert run.recording
+    left = json.loads(run._mapping.path.with_suffix(SINKS_SUFFIX).read_text())
+    assert left["exporters.sinks"] == ["mlflow+ftp://here", "trackio://p"]
 
 
 def test_a_variable_reaches_the_run(started, tmp_path, monkeypatch):

@@ -216,7 +216,11 @@ test("only web addresses without a password are links", () => {
 });
 
 test("how far a sink is behind", () => {
-  assert.equal(behind(0, 0), "nothing");
-  assert.equal(behind(1, 2.5).replaceAll("\u202f", " "), "1 row, 2.5 s");
-  assert.equal(behind(1234, 303).replaceAll("\u202f", " "), "1 234 rows, 5 min 3 s");
+  const text = (state: string, rows: number, seconds: number) =>
+    behind({ state, behind_rows: rows, behind_seconds: seconds }).replaceAll("\u202f", " ");
+  assert.equal(text("keeping up", 0, 0), "nothing");
+  assert.equal(text("keeping up", 1, 2.5), "1 row, 2.5 s");
+  assert.equal(text("catching up", 1234, 303), "1 234 rows, 5 min 3 s");
+  assert.equal(text("stopped", 0, 0), "unknown");
+  assert.equal(text("stopped", 7, 60), "7 rows, 1 min");
 });

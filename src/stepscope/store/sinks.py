@@ -66,7 +66,7 @@ class SinkState:
     behind_seconds: float = 0.0
     """Age of the oldest of them."""
     interval: float = 0.0
-    """Seconds between two batches while the sink keeps up; 0 if it is not known yet."""
+    """Seconds between two batches while the sink keeps up; 0 before the first."""
 
     def save(self, folder: RunFolder, *, sync: bool = False) -> None:
         """Replace the file, with `sync` so that it survives a power loss; raise OSError if that fails."""

@@ -32,8 +32,7 @@ export class SinkTable {
     sinks.forEach((sink, place) => {
       const [late, sent, refused] = this.numbers[place] ?? [];
       if (!late || !sent || !refused) return;
-      const isUncounted = sink.state === "stopped" && !sink.behind_rows;
-      setText(late, isUncounted ? "unknown" : behind(sink.behind_rows, sink.behind_seconds));
+      setText(late, behind(sink));
       setText(sent, count(sink.sent_rows));
       setText(refused, count(sink.refused_rows));
       refused.className = sink.refused_rows ? "bad" : "";

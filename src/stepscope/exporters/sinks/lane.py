@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from stepscope.exporters.sinks.address import SinkAddress
     from stepscope.exporters.sinks.sink import RunNews, Sink
-    from stepscope.exporters.sinks.spool import Place
     from stepscope.store.layout import RunFolder, Writer
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
@@ -178,14 +177,11 @@ class SinkLane:
                 self._rested, self.due = now, now + self.state.interval
                 return
             self._portion, self._rested = portion, None
-            if len(portion.points) and self._takes_rows():
+            if len(portion.points) and self._new_sink().takes_rows:
                 self._queue.append(SinkBatch(portion.points))
                 return
             self._latest.update(_last_values(portion))
             self._confirm()
-
-    def _takes_rows(self) -> bool:
-        return self._new_sink().takes_rows
 
     def _take(self, now: float) -> Portion | None:
         """Return the next rows: the oldest first; if they are late, in turn with the newest."""
@@ -345,21 +341,15 @@ class SinkLane:
         if now < self._count_due or not (has_waited or self._portion):
             return
         self._count_due = now + COUNT_EVERY
-        first: dict[Place, int] = {}
-        oldest = now if self._rested is None else self._rested  # what has come since then cannot be older
-        if self._portion is not None:
-            points = self._portion.points
-            first = {place: ends[0] for place, ends in self._portion.passed.items() if ends[0] > 0}
-            for rank, attempt, seq in zip(points.rank[:1], points.attempt[:1], points.seq[:1], strict=True):
-                first.setdefault((int(rank), int(attempt)), int(seq))
-            oldest = int(points.time.min()) / 1e6 if len(points) else now
+        first = self._portion.firsts() if self._portion else {}
+        oldest = self._portion.oldest() if self._portion else self._rested  # what came in a rest cannot be older
         try:
             newest = self._frontier.newest()
         except OSError as error:
             self.problems.append(f"cannot count the rows for {self.address.name}: {error}; going on")
             return
         self.state.behind_rows = count_behind(newest, self._spans, first)
-        self.state.behind_seconds = max(0.0, now - oldest) if self.state.behind_rows else 0.0
+        self.state.behind_seconds = max(0.0, now - oldest) if oldest is not None and self.state.behind_rows else 0.0
         self._save()
 
     def _save(self, *, sync: bool = False) -> None:

@@ -51,6 +51,18 @@ class Portion(NamedTuple):
     rows: int = 0
     """Rows that have a wanted metric."""
 
+    def firsts(self) -> dict[Place, int]:
+        """Return the first sequence of each rank and attempt, where it is not 0."""
+        found = {place: ends[0] for place, ends in self.passed.items() if ends[0] > 0}
+        points = self.points
+        for rank, attempt, seq in zip(points.rank[:1], points.attempt[:1], points.seq[:1], strict=True):
+            found.setdefault((int(rank), int(attempt)), int(seq))
+        return found
+
+    def oldest(self) -> float | None:
+        """Return when (unix seconds) the oldest point was recorded; None without points."""
+        return int(self.points.time.min()) / 1e6 if len(self.points) else None
+
 
 def add_span(spans: Spans, place: Place, first: int, last: int) -> None:
     """Add a span, and join it with those that it touches."""
