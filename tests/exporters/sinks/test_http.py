@@ -103,8 +103,9 @@ def test_requests_share_a_connection_and_carry_the_path_and_the_body():
 def test_a_connection_that_the_server_closed_while_idle_is_made_again():
     """A kept connection may be gone: the request is made once more on a new one."""
     with WebServer(Reply(), Reply(how="cut"), Reply()) as server, client_of(server) as client:
-        client.get("/")
-        assert client.get("/").status == 200
+        assert not client.get("/").is_second
+        again = client.get("/")
+        assert (again.status, again.is_second) == (200, True)
 
 
 def test_a_cut_connection_is_a_sink_that_is_down():

@@ -22,6 +22,7 @@ from stepscope.exporters.sinks.sink import (
 )
 from tests.exporters.sinks.batches import RUN, batch_of
 from tests.exporters.sinks.remote_write_schema import read_1, read_2
+from tests.exporters.sinks.web_server import Reply, WebServer
 from tests.exporters.sinks.wire_receiver import Receiver, unpacked
 
 WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
@@ -121,7 +122,7 @@ def test_a_server_that_became_old_gets_the_batch_again(status):
 def test_what_2_leaves_out_is_refused(status):
     """If a server wrote fewer samples than it got, the rest is refused and not sent again."""
     with Receiver(lambda request: (status, {WRITTEN: "1"}, b"out of order sample for series x")) as receiver:
-        sink = sink_of(receiver, known={"version": "2"})
+        sink = sink_of(receiver, "?version=2")
         receipt = sink.send(losses(1.0, 2.0, 3.0))
         assert receipt.refused == 2
         assert status == 204 or "out of order" in receipt.why
@@ -238,10 +239,25 @@ def test_answers_mean_errors(answer, error, version):
 def test_partly_stored_is_not_sent_again(status, text):
     """A 1.0 server that says it left out samples, and is not Prometheus, has stored the rest: nothing is repeated."""
     with Receiver(lambda request: (status, {}, text.encode())) as receiver:
-        sink = sink_of(receiver, known={"version": "1"})
+        sink = sink_of(receiver, "?version=1")
         receipt = sink.send(losses(1.0, 2.0))
         assert (receipt.refused, "out of order" in receipt.why, len(receiver.requests)) == (1, True, 1)
         sink.close()
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("how", ["cut", ""])
+def test_a_sample_that_came_before_is_not_counted_as_refused(version, how):
+    """A server that has stored a sample, and lost the connection before its answer, refuses the second as old."""
+    old_sample = Reply(400, b"out of order sample", {WRITTEN: "0"} if version == "2" else {})
+    lost = [Reply(how="cut")] if how else []
+    with WebServer(Reply(204, b"", {WRITTEN: "1"}), *lost, old_sample) as server:
+        sink = RemoteWriteSink(address_of(f"prometheus+{server.url}?version={version}"), {"HOME": "/nonexistent"})
+        sink.open(RUN, {})
+        assert sink.send(losses(0.5)) == Receipt()
+        receipt = sink.send(losses(0.25, start=2.0))
+        sink.close()
+    assert (receipt.refused, receipt.merged) == ((0, 1) if how else (1, 0))
 
 
 def test_credentials_come_from_the_address():

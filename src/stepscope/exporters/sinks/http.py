@@ -43,6 +43,8 @@ class Answer(NamedTuple):
     headers: Message
     """Found by names in any case."""
     body: bytes
+    is_second: bool = False
+    """Whether the request was made twice, because its connection was lost: the server may have handled both."""
 
 
 class HttpClient:
@@ -107,7 +109,7 @@ class HttpClient:
                 if not was_idle:
                     raise
                 # A server may close an idle connection at any time, without having seen the request.
-                answer = self._exchange(method, target, body, given, seconds)
+                answer = self._exchange(method, target, body, given, seconds)._replace(is_second=True)
         except (OSError, http.client.HTTPException) as error:
             raise SinkDownError(describe(error)) from None
         except ValueError:  # its text quotes the header, which may be a secret

@@ -55,8 +55,8 @@ HEADERS = {
 }
 ROLLED_BACK = ("out of order sample", "out of bounds", "duplicate sample for timestamp", "too old sample")
 """How Prometheus begins its answer to a 1.0 message with a sample that it cannot take: then it has stored nothing."""
-STORED = "out of order sample"
-"""What a sample gets that is stored already, because it came before and the answer was lost."""
+STORED = re.compile(r"out.of.order", re.IGNORECASE)
+"""Found in the answer to a sample that is stored already, because it came before and the answer was lost."""
 PARTLY = re.compile(r"out.of.order|out.of.bounds|duplicate.(sample|timestamp)|too.(old|far)", re.IGNORECASE)
 """Found in such answers of others, which have stored the rest: Mimir, Cortex and (with 409) Thanos."""
 NEVER = -(2**63)
@@ -92,8 +92,10 @@ class RemoteWriteSink(Sink):
         self._news: NewsBoard | None = None
         self._reported = 0
         self._end = 0.0
-        self._may_repeat = True
-        """Whether the server may have these samples already: the answer to the last message was lost, or its sender."""
+        self._is_unsure = True
+        """Whether the answer to the last message was lost, or its sender."""
+        self._comes_again = True
+        """Whether the server may have samples of the present call already."""
         self.clock = time.time
 
     def probe(self) -> str:
@@ -107,7 +109,7 @@ class RemoteWriteSink(Sink):
         self._answers.clear()
         self._table = SeriesTable(self.address.prefix, {**run_labels(run), "job": self._job})
         self._last = np.empty(0, np.int64)
-        self._may_repeat = bool(known)
+        self._is_unsure = bool(known)
         self._news = NewsBoard(run)
         self._version = self._forced or known.get("version", "")
         if self._version not in HEADERS:
@@ -158,12 +160,12 @@ class RemoteWriteSink(Sink):
         self._end = time.monotonic() + CALL_SECONDS
         if not len(samples):
             return Receipt()
-        may_repeat, self._may_repeat = self._may_repeat, True
+        self._comes_again, self._is_unsure = self._is_unsure, True
         receipt = self._confirmed(samples) if self._version == "2" else None
         if receipt is None:
-            receipt = self._sent_1(samples, may_repeat=may_repeat)
+            receipt = self._sent_1(samples)
             self._version = "1"
-        self._may_repeat = False
+        self._is_unsure = False
         np.maximum.at(self._last_times(), samples.series, samples.time)
         self._answers.clear()
         return receipt
@@ -174,7 +176,7 @@ class RemoteWriteSink(Sink):
         written = _written(answer)
         is_taken = 200 <= answer.status < 300
         if written is not None and (is_taken or answer.status == 400):
-            return Receipt(max(0, len(samples) - written), self._said(answer) if written < len(samples) else "")
+            return self._left_out(max(0, len(samples) - written), self._said(answer))
         if is_taken or answer.status in {400, 415}:
             if is_taken and is_page(answer):
                 raise SinkDownError("a web page answered, which is no receiver of remote write")
@@ -184,8 +186,14 @@ class RemoteWriteSink(Sink):
         judge(answer, self._client.scrubbed)
         return None
 
-    def _sent_1(self, samples: Samples, *, may_repeat: bool) -> Receipt:
-        """Send samples as 1.0; those that may have come before, and are refused as old, count as stored."""
+    def _left_out(self, count: int, why: str) -> Receipt:
+        """Return the receipt for samples that the server left out: refused, unless it has them from an earlier try."""
+        if not count:
+            return Receipt()
+        return Receipt(merged=count) if self._comes_again and STORED.search(why) else Receipt(count, why)
+
+    def _sent_1(self, samples: Samples) -> Receipt:
+        """Send samples as 1.0; of those that are refused as old, the newer ones are sent again."""
 
         def attempt(some: Samples) -> str:
             key = hashlib.blake2b(some.series.tobytes() + some.time.tobytes(), digest_size=16).digest()
@@ -209,9 +217,9 @@ class RemoteWriteSink(Sink):
                 return Receipt()
             sources = np.array([series.source for series in self._table.all])
             left = sift(samples, sources[samples.series], attempt)
-            return Receipt(merged=left) if may_repeat and why.startswith(STORED) else Receipt(left, why)
+            return self._left_out(left, why)
         except _PartlyStoredError as error:
-            return Receipt(1, str(error))
+            return self._left_out(1, str(error))
 
     def _check_1(self, answer: Answer) -> None:
         """Raise what an answer to a 1.0 message means."""
@@ -239,7 +247,9 @@ class RemoteWriteSink(Sink):
         seconds = self._end - time.monotonic()
         if seconds <= 0:
             raise SinkDownError("no answer in time")
-        return self._client.request("POST", "", literal_block(message), HEADERS[version], seconds, judged=False)
+        answer = self._client.request("POST", "", literal_block(message), HEADERS[version], seconds, judged=False)
+        self._comes_again |= answer.is_second
+        return answer
 
     def _said(self, answer: Answer) -> str:
         text = self._client.scrubbed(answer.body[:2000].decode("utf-8", "replace"))
