@@ -155,14 +155,15 @@ def test_the_sink_in_trouble_comes_first():
     """The overview names the worst sink and why; the machine view has all of them."""
     scene = run_scene()
     late = {"behind_rows": 41_124, "behind_seconds": 754.0, "why": "the connection was refused"}
-    scene.sinks = [sink("mlflow"), sink("otlp", "not answering", **late), sink("wandb", "done")]
+    rests = {"behind_rows": 9, "behind_seconds": 4.0}
+    scene.sinks = [sink("mlflow", **rests), sink("otlp", "not answering", **late), sink("wandb", "done")]
     shown = text_of(draw(scene, ViewOptions(), 160, 40))
     line = next(row for row in shown.splitlines() if row.startswith(" sinks"))
     found = " sinks  otlp not answering 12 min 34 s behind  mlflow keeping up  wandb done   the connection was refused"
     assert line.rstrip() == found
     shown = text_of(draw(scene, ViewOptions(view="machine"), 160, 40))
     assert "41 124 rows, 12 min 34 s" in shown
-    assert "mlflow         keeping up                     nothing      12 345       0" in shown
+    assert f"mlflow         keeping up    {'9 rows, 4 s':>24}      12 345       0" in shown
 
 
 def test_no_sinks_no_line():

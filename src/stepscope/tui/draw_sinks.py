@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.numbers import format_count, format_duration, format_items
 from stepscope.core.terminal_text import cut, plain
 from stepscope.tui.frame import box, fitted, left, length, right
-from stepscope.views.sinks import TONES, behind_text
+from stepscope.views.sinks import KEEPS_UP, TONES, behind_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,8 @@ def sink_line(sinks: Sequence[Mapping[str, Any]], width: int) -> Line:
     ordered = _by_need(sinks)
     line: Line = [(" sinks", "dim")]
     for place, sink in enumerate(ordered):
-        late = f" {format_duration(sink['behind_seconds'])} behind" if sink["behind_rows"] else ""
+        is_late = sink["behind_rows"] and sink["state"] != KEEPS_UP
+        late = f" {format_duration(sink['behind_seconds'])} behind" if is_late else ""
         part = [(f"  {plain(sink['name'], NAME)} ", "bold"), (sink["state"], STYLES[sink["tone"]]), (late, "")]
         more = f"  and {len(sinks) - place} more"
         rest = len(more) if place < len(sinks) - 1 else 0
