@@ -13,12 +13,14 @@ from stepscope.core.errors import UsageError
 from stepscope.exporters.sinks.address import SinkAddress
 from stepscope.exporters.sinks.lane import DENIED_WAIT, LATE, LONGEST_WAIT, SentRun, SinkLane
 from stepscope.exporters.sinks.sink import (
+    CALL_SECONDS,
     Receipt,
     RunNews,
     Sink,
     SinkDeniesError,
     SinkDownError,
     SinkRefusesError,
+    SinkSlowError,
 )
 from stepscope.store.sinks import DENIED, DONE, SENDING, WAITING, load_sink, state_path
 from tests.exporters.recorded import CREATED, WRITER, leave_tail, make_run
@@ -146,6 +148,43 @@ def test_a_sink_that_is_down_is_tried_again_with_growing_pauses(world):
     world.turns(lane, 6)
     assert sent(world) == list(range(10))
     assert lane.state.why == ""
+
+
+def test_a_sink_that_takes_a_row_per_second_gets_all(tmp_path):
+    """Batches shrink until the sink takes them in time; when it is quick again, they grow."""
+
+    class SlowSink(FakeSink):
+        most_points = 1000
+        rate = 1.0
+
+        def send(self, batch):
+            took = len(batch) / self.world.rate
+            self.world.now += min(took, CALL_SECONDS)
+            self.world.sizes.append(len(batch))
+            if took > CALL_SECONDS:
+                raise SinkSlowError("no answer in time")
+            return super().send(batch)
+
+    folder = make_run(tmp_path)
+    leave_tail(folder, [{"loss": float(number)} for number in range(1000)])
+    world = World(folder)
+    world.kind, world.rate, world.sizes = SlowSink, 1.0, []
+    lane = world.lane()
+    while len(world.rows) < 300:
+        world.now = max(world.now, lane.due)
+        lane.turn()
+    assert sent(world) == list(range(len(world.rows)))
+    assert max(world.sizes[20:]) < 2 * CALL_SECONDS
+    assert world.sizes.count(1000) == 1
+    world.rate = 1000.0
+    for _ in range(40):
+        lane.turn()
+    assert sent(world) == list(range(1000))
+    assert load_sink(folder, ADDRESS.key, WRITER.node).sent == {"0.0": [[0, 999]]}
+    leave_tail(folder, [{"loss": float(number)} for number in range(1000)], first=1000)
+    world.turns(lane, 9, wait=2.0)
+    assert sent(world) == list(range(2000))
+    assert max(world.sizes[-8:]) > 100
 
 
 def test_a_wait_that_the_sink_asks_for_is_granted(world):

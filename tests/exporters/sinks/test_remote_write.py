@@ -260,6 +260,21 @@ def test_a_sample_that_came_before_is_not_counted_as_refused(version, how):
     assert (receipt.refused, receipt.merged) == ((0, 1) if how else (1, 0))
 
 
+def test_parts_of_a_batch_whose_answer_was_lost_are_not_counted_as_refused():
+    """A batch that may be stored, and comes again in smaller ones, is counted as stored in each of them."""
+    cut, old_sample = Reply(how="cut"), Reply(400, b"out of order sample", {WRITTEN: "0"})
+    with WebServer(cut, cut, old_sample) as server:
+        sink = RemoteWriteSink(address_of(f"prometheus+{server.url}?version=2"), {"HOME": "/nonexistent"})
+        sink.open(RUN, {})
+        with pytest.raises(SinkDownError):
+            sink.send(losses(0.5, 0.25))
+        with pytest.raises(SinkDownError):
+            sink.send(losses(0.5, 0.25))
+        receipts = [sink.send(losses(0.5)), sink.send(losses(0.25, start=2.0)), sink.send(losses(0.25, start=3.0))]
+        sink.close()
+    assert [(receipt.refused, receipt.merged) for receipt in receipts] == [(0, 1), (0, 1), (1, 0)]
+
+
 def test_credentials_come_from_the_address():
     """A token is sent as a bearer, user and password as basic credentials."""
     with Receiver(confirming) as receiver:

@@ -18,7 +18,13 @@ from urllib.parse import quote, unquote, urlsplit
 from stepscope.core.terminal_text import plain
 from stepscope.core.web_client import describe, wait_asked
 from stepscope.exporters.sinks.deadline import Deadline
-from stepscope.exporters.sinks.sink import CALL_SECONDS, SinkDeniesError, SinkDownError, SinkRefusesError
+from stepscope.exporters.sinks.sink import (
+    CALL_SECONDS,
+    SinkDeniesError,
+    SinkDownError,
+    SinkRefusesError,
+    SinkSlowError,
+)
 from stepscope.version import __version__
 
 if TYPE_CHECKING:
@@ -111,7 +117,7 @@ class HttpClient:
                 # A server may close an idle connection at any time, without having seen the request.
                 answer = self._exchange(method, target, body, given, seconds)._replace(is_second=True)
         except (OSError, http.client.HTTPException) as error:
-            raise SinkDownError(describe(error)) from None
+            raise (SinkSlowError if isinstance(error, TimeoutError) else SinkDownError)(describe(error)) from None
         except ValueError:  # its text quotes the header, which may be a secret
             raise SinkDeniesError(
                 "its address, or a secret for it, holds a character that no request may have"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.core.errors import UsageError, in_words
 from stepscope.exporters.sinks.address import shown
+from stepscope.exporters.sinks.batch_queue import BatchQueue
 from stepscope.exporters.sinks.refused import RefusedRows
 from stepscope.exporters.sinks.sink import (
     RunFacts,
@@ -21,6 +21,7 @@ from stepscope.exporters.sinks.sink import (
     SinkDownError,
     SinkError,
     SinkRefusesError,
+    SinkSlowError,
 )
 from stepscope.exporters.sinks.spool import Frontier, Portion, Spool, add_span, count_behind, spans_from, spans_to
 from stepscope.store.sinks import DENIED, DONE, SENDING, WAITING, load_sink
@@ -98,7 +99,7 @@ class SinkLane:
         self._jumped = 0.0
         self._frontier = Frontier(run.folder, run.is_ours)
         self._portion: Portion | None = None
-        self._queue: deque[SinkBatch] = deque()
+        self._queue = BatchQueue()
         self._refused = RefusedRows(run.folder, self.state, self._problem, clock)
         self._latest: dict[str, float] = {}
         """The last value of each metric, for sinks that take no rows."""
@@ -129,7 +130,8 @@ class SinkLane:
         self._seen = now
         if self.is_done:
             return
-        if now < self.due and not self._ended_in_rest(now):
+        is_resting = self._rested is not None and self.due - now > LONG_REST
+        if now < self.due and not (is_resting and self._run.is_over()):
             self._count(now)
             return
         if not self.state.time:
@@ -143,10 +145,6 @@ class SinkLane:
         except OSError as error:
             self._back_off(f"the run cannot be read: {in_words(error)}")
         self._count(self._clock())
-
-    def _ended_in_rest(self, now: float) -> bool:
-        """Return whether the run has ended during a long rest: its end is sent at once."""
-        return self._rested is not None and self.due - now > LONG_REST and self._run.is_over()
 
     def fail(self, error: Exception) -> None:
         """Note a fault of our own in a turn; the same rows are tried again later."""
@@ -178,7 +176,7 @@ class SinkLane:
                 return
             self._portion, self._rested = portion, None
             if len(portion.points) and self._new_sink().takes_rows:
-                self._queue.append(SinkBatch(portion.points))
+                self._queue.add(SinkBatch(portion.points))
                 return
             self._latest.update(_last_values(portion))
             self._confirm()
@@ -186,14 +184,15 @@ class SinkLane:
     def _take(self, now: float) -> Portion | None:
         """Return the next rows: the oldest first; if they are late, in turn with the newest."""
         sink = self._new_sink()
+        most = int(min(sink.most_points, self._queue.most))
         if self._live is not None and not self._was_live:
             self._was_live = True
-            portion = self._live.take(sink.most_points)
+            portion = self._live.take(most)
             if portion is not None:
                 self._jump(now, portion)
                 return portion
         self._was_live = False
-        portion = self._backlog.take(sink.most_points)
+        portion = self._backlog.take(most)
         if portion is None and self._live is not None:
             self._live.close()
             self._live = None
@@ -232,14 +231,17 @@ class SinkLane:
 
     def _send(self, sink: Sink) -> None:
         """Send the first batch of the queue."""
-        batch = self._queue[0]
+        batch, began = self._queue.first(divides_rows=sink.divides_rows), self._clock()
         try:
             receipt = sink.send(batch)
+        except SinkSlowError:
+            self._queue.was_late(len(batch))
+            raise
         except SinkRefusesError as error:
-            self._queue.popleft()
             self._refuse(sink, batch, str(error))
         else:
-            self._queue.popleft()
+            self._queue.pop()
+            self._queue.was_taken(len(batch), self._clock() - began)
             self._wait, self.due = FIRST_WAIT, 0.0
             self._refused.set_aside()
             self._refused.left_out(batch, receipt)
@@ -251,14 +253,13 @@ class SinkLane:
 
     def _refuse(self, sink: Sink, batch: SinkBatch, why: str) -> None:
         """Divide a refused batch; a row that cannot be divided is a suspect."""
-        halves = batch.halves(divides_rows=sink.divides_rows)
-        if halves is not None:
-            self._queue.extendleft(reversed(halves))
+        if self._queue.divide(divides_rows=sink.divides_rows):
             return
+        self._queue.pop()
         try:
             self._refused.suspect(batch, why)
         except SinkDeniesError:
-            self._queue.extendleft(reversed(self._refused.returned()))
+            self._queue.put_back(self._refused.returned())
             raise
 
     def _confirm(self) -> None:
@@ -344,11 +345,10 @@ class SinkLane:
         first = self._portion.firsts() if self._portion else {}
         oldest = self._portion.oldest() if self._portion else self._rested  # what came in a rest cannot be older
         try:
-            newest = self._frontier.newest()
+            self.state.behind_rows = count_behind(self._frontier.newest(), self._spans, first)
         except OSError as error:
             self.problems.append(f"cannot count the rows for {self.address.name}: {error}; going on")
             return
-        self.state.behind_rows = count_behind(newest, self._spans, first)
         self.state.behind_seconds = max(0.0, now - oldest) if oldest is not None and self.state.behind_rows else 0.0
         self._save()
 

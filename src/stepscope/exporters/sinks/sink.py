@@ -1,8 +1,8 @@
 """What every sink can do, and what it is given: rows of the run, news about it, and the ways in which a call ends.
 
 A call never waits longer than `CALL_SECONDS`. It returns when the sink has confirmed, or raises one of three errors:
-`SinkDownError` (try again later), `SinkRefusesError` (this data will never be taken), `SinkDeniesError` (nothing of
-ours is taken until a setting is changed, here or there).
+`SinkDownError` (try again later; `SinkSlowError`: with less), `SinkRefusesError` (this data will never be taken),
+`SinkDeniesError` (nothing of ours is taken until a setting is changed, here or there).
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ class SinkDownError(SinkError):
         """`retry_after` is the number of seconds that the sink asked for."""
         super().__init__(why)
         self.retry_after = retry_after
+
+
+class SinkSlowError(SinkDownError):
+    """The sink did not answer in time. It may be gone, or too slow for this much at once."""
 
 
 class SinkRefusesError(SinkError):

@@ -13,7 +13,13 @@ from urllib.parse import quote, unquote, urlencode
 
 from stepscope.core.web_client import wait_asked
 from stepscope.exporters.sinks.http import HttpClient, is_page, judge
-from stepscope.exporters.sinks.sink import CALL_SECONDS, SinkDeniesError, SinkDownError, SinkRefusesError
+from stepscope.exporters.sinks.sink import (
+    CALL_SECONDS,
+    SinkDeniesError,
+    SinkDownError,
+    SinkRefusesError,
+    SinkSlowError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -70,7 +76,7 @@ class MlflowApi:
     def _call(self, method: str, path: str, body: bytes | None, taken: Collection[str]) -> dict[str, Any]:
         seconds = self._until - time.monotonic()
         if seconds <= 0:
-            raise SinkDownError("no answer in time")
+            raise SinkSlowError("no answer in time")
         answer = self._client.request(method, ROOT + path, body, _JSON if body else {}, seconds, judged=False)
         found = _object(answer)
         code = str((found or {}).get("error_code", ""))

@@ -28,7 +28,7 @@ from stepscope.exporters.sinks.mlflow.run_facts import (
     run_name,
 )
 from stepscope.exporters.sinks.mlflow.schema import artifact_root, below, can_create, create, schema_of
-from stepscope.exporters.sinks.sink import CALL_SECONDS, Receipt, Sink, SinkDeniesError, SinkDownError
+from stepscope.exporters.sinks.sink import CALL_SECONDS, Receipt, Sink, SinkDeniesError, SinkDownError, SinkSlowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -160,7 +160,7 @@ class MlflowSqliteSink(Sink):
         if "locked" in words or "busy" in words:
             return SinkDownError(f"the database {self.path} is locked by another program")
         if "interrupted" in words:
-            return SinkDownError(f"the database {self.path} did not answer in time")
+            return SinkSlowError(f"the database {self.path} did not answer in time")
         if isinstance(error, sqlite3.OperationalError) and not any(
             word in words for word in ("readonly", "unable to open", "no such", "has no column")
         ):

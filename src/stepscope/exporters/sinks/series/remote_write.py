@@ -34,6 +34,7 @@ from stepscope.exporters.sinks.sink import (
     SinkDeniesError,
     SinkDownError,
     SinkRefusesError,
+    SinkSlowError,
 )
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ class RemoteWriteSink(Sink):
         self._news: NewsBoard | None = None
         self._reported = 0
         self._end = 0.0
-        self._is_unsure = True
-        """Whether the answer to the last message was lost, or its sender."""
+        self._unsure = 0
+        """Samples that the server may have already: the answer to their message was lost, or its sender."""
         self._comes_again = True
         """Whether the server may have samples of the present call already."""
         self.clock = time.time
@@ -109,7 +110,7 @@ class RemoteWriteSink(Sink):
         self._answers.clear()
         self._table = SeriesTable(self.address.prefix, {**run_labels(run), "job": self._job})
         self._last = np.empty(0, np.int64)
-        self._is_unsure = bool(known)
+        self._unsure = self.most_points if known else 0
         self._news = NewsBoard(run)
         self._version = self._forced or known.get("version", "")
         if self._version not in HEADERS:
@@ -160,12 +161,12 @@ class RemoteWriteSink(Sink):
         self._end = time.monotonic() + CALL_SECONDS
         if not len(samples):
             return Receipt()
-        self._comes_again, self._is_unsure = self._is_unsure, True
+        self._comes_again, self._unsure = self._unsure > 0, max(self._unsure, len(samples))
         receipt = self._confirmed(samples) if self._version == "2" else None
         if receipt is None:
             receipt = self._sent_1(samples)
             self._version = "1"
-        self._is_unsure = False
+        self._unsure = max(0, self._unsure - len(samples))
         np.maximum.at(self._last_times(), samples.series, samples.time)
         self._answers.clear()
         return receipt
@@ -246,7 +247,7 @@ class RemoteWriteSink(Sink):
         """Send a message; all messages of one call share its time."""
         seconds = self._end - time.monotonic()
         if seconds <= 0:
-            raise SinkDownError("no answer in time")
+            raise SinkSlowError("no answer in time")
         answer = self._client.request("POST", "", literal_block(message), HEADERS[version], seconds, judged=False)
         self._comes_again |= answer.is_second
         return answer

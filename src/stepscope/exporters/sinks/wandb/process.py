@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.spawn import SpawnError, arguments, interpreter
-from stepscope.exporters.sinks.sink import SinkDownError
+from stepscope.exporters.sinks.sink import SinkDownError, SinkSlowError
 from stepscope.exporters.sinks.wandb.children import started_by
 
 if TYPE_CHECKING:
@@ -72,8 +72,9 @@ class HelperProcess:
             self.kill()
             code = self._process.returncode
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            why = "W&B does not answer in time" if is_late else f"W&B's helper ended ({how})"
-            raise SinkDownError(why) from None
+            if is_late:
+                raise SinkSlowError("W&B does not answer in time") from None
+            raise SinkDownError(f"W&B's helper ended ({how})") from None
         return answer
 
     def _write(self, data: bytes, until: float) -> None:
