@@ -40,6 +40,11 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 20
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that was killed in the middle of a request."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class Handler(BaseHTTPRequestHandler):
     """Reads a request and answers with what `reply` returns; the connection stays open."""
