@@ -437,6 +437,22 @@ def test_the_end_of_a_run_does_not_wait_for_a_long_rest(world):
     assert world.reported[-1].state == "finished"
 
 
+def test_the_end_of_a_run_does_not_shorten_the_pause_of_a_sink_that_is_down(world):
+    """A Retry-After that was given for a report of a sink with all rows is honoured at the end as well."""
+    lane = world.lane()
+    world.turns(lane, 6)
+    assert sent(world) == list(range(10))
+    world.state, world.faults = "degraded", [("report", SinkDownError("429", retry_after=600.0))]
+    world.turns(lane, wait=30.0)
+    assert lane.due > world.now + 500
+    calls = len(world.calls)
+    world.state, world.is_over = "finished", True
+    world.turns(lane, 5, wait=10.0)
+    assert len(world.calls) == calls
+    world.turns(lane, 3, wait=600.0)
+    assert lane.is_done
+
+
 def test_a_clock_that_is_set_back_does_not_stop_the_sending(world):
     """What was due tomorrow by the old clock is due now."""
     world.now += 86400

@@ -130,7 +130,7 @@ class SinkLane:
         self._seen = now
         if self.is_done:
             return
-        is_resting = self._rested is not None and self.due - now > LONG_REST
+        is_resting = self._rested is not None and self.state.state == SENDING and self.due - now > LONG_REST
         if now < self.due and not (is_resting and self._run.is_over()):
             self._count(now)
             return
