@@ -55,8 +55,8 @@ class Portion(NamedTuple):
         """Return the first sequence of each rank and attempt, where it is not 0."""
         found = {place: ends[0] for place, ends in self.passed.items() if ends[0] > 0}
         points = self.points
-        for rank, attempt, seq in zip(points.rank[:1], points.attempt[:1], points.seq[:1], strict=True):
-            found.setdefault((int(rank), int(attempt)), int(seq))
+        if len(points):
+            found.setdefault((int(points.rank[0]), int(points.attempt[0])), int(points.seq[0]))
         return found
 
     def oldest(self) -> float | None:
@@ -291,11 +291,7 @@ def _places(points: Points) -> list[Place]:
     if not len(points):
         return []
     rank, attempt = points.rank, points.attempt
-    if (
-        rank[0] == rank[-1]
-        and attempt[0] == attempt[-1]
-        and bool((rank == rank[0]).all() & (attempt == attempt[0]).all())
-    ):
+    if (rank == rank[0]).all() and (attempt == attempt[0]).all():
         return [(int(rank[0]), int(attempt[0]))]  # the usual case, much cheaper
     both = rank.astype(np.int64) << 32 | attempt.astype(np.int64)
     return [(int(one) >> 32, int(one) & 0xFFFFFFFF) for one in np.unique(both)]
