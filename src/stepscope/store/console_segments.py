@@ -48,7 +48,7 @@ class LostLines(NamedTuple):
     """Seconds since 1970 UTC."""
     number: int
     """The number of the first of them."""
-    count: int
+    lines: int
     reason: str
 
 
@@ -85,7 +85,7 @@ def encode_record(record: Record, *, again: bool = False) -> bytes:
     """Return the line of a record; `again` says that an earlier record has the same number."""
     fields: dict[str, Any] = {"time": round(record.time * 1e6), "n": record.number}
     if isinstance(record, LostLines):
-        return encode_line({**fields, "lost": record.count, "reason": record.reason})
+        return encode_line({**fields, "lost": record.lines, "reason": record.reason})
     fields |= {"stream": record.stream, "text": record.text}
     marks = {"open": record.is_open, "cut": record.is_cut, "again": again}
     return encode_line({**fields, **{name: True for name, is_set in marks.items() if is_set}})
