@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 FOLDER = "console"
 SEGMENT_BYTES = 1 << 20
-LONGEST_TEXT = 16 << 10
-"""Characters that are kept of a line."""
 LONGEST_RECORD = 1 << 18
 """Bytes of the longest line of a segment: every character of a text may take twelve."""
 STREAMS = ("", "out", "err")
