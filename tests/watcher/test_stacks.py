@@ -216,7 +216,7 @@ answering = Answering(ring)
 if mode not in ("off", "unanswered"):
     answering.look()
     tasks = pathlib.Path("/proc/self/task")
-    while "stepscope-reply\\n" not in [path.read_text() for path in tasks.glob("*/comm")]:
+    while mode == "keeping" and "stepscope-reply\\n" not in [path.read_text() for path in tasks.glob("*/comm")]:
         time.sleep(0.01)
 print("ready", flush=True)
 keeping_the_interpreter() if mode == "keeping" else deadlock()
