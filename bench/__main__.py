@@ -40,6 +40,7 @@ GROUPS = (
         "gauntlet",
         "diagnosing",
         "sinks",
+        "stack_dumps",
     ),
 )
 
