@@ -157,8 +157,8 @@ class Course:
             hot = np.arange(steps) >= self.plan.late_step if rank == self.plan.late else np.zeros(steps, bool)
             values = (rng.uniform(0.9, 1.0, steps), np.full(steps, 6.0e10), 61.0 + 26.0 * hot, 650.0 - 210.0 * hot)
             found |= {f"gpu/{index}/{name}": value + 0.0 for name, value in zip(GPU_METRICS, values, strict=True)}
-            values = (rng.uniform(0.95, 1.05, steps), np.full(steps, 8.0e9) + 1e5 * rng.integers(0, 9, steps))
-            found |= {f"process/{rank}/{name}": value for name, value in zip(PROCESS_METRICS, values, strict=True)}
+            own = (rng.uniform(0.95, 1.05, steps), np.full(steps, 8.0e9) + 1e5 * rng.integers(0, 9, steps))
+            found |= {f"process/{rank}/{name}": value for name, value in zip(PROCESS_METRICS, own, strict=True)}
         return found
 
 
