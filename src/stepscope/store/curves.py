@@ -110,6 +110,25 @@ def select(
     return *reading.read(), reading.problems
 
 
+def totals(
+    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, names: Collection[str] | None = None
+) -> tuple[Blocks, list[str]]:
+    """Return one block for each series, which covers all of it, and what could not be read.
+
+    It costs a few blocks per series, however long a series is.
+    """
+    known = snapshot.counts()
+    chosen = set(known) if names is None else {name for name in names if name in known}
+    if not chosen:
+        return Blocks.empty(), []
+    selection = Selection(None if names is None else chosen, level=max(LEVELS))
+    blocks, problems = read_blocks(snapshot.holding(selection.names), selection, connection=connection)
+    tail = distinct(snapshot.tail_points(selection))
+    if len(tail):
+        blocks = ordered(Blocks.concat([blocks, build(tail, max(LEVELS))]))
+    return reduced(blocks, series_starts(blocks)), list(map(str, problems))
+
+
 class _Reading:
     """One query on one snapshot."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from stepscope.core.errors import UsageError
 from stepscope.core.vocabulary import Metric, metric_of, spellings
 from stepscope.store import series as shapes
-from stepscope.store.curves import Ask, select
+from stepscope.store.curves import Ask, select, totals
 from stepscope.store.events import read_events
 from stepscope.store.machine import MachineDescription, declared, read_machines
 from stepscope.store.meta import read_meta
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from stepscope.store.block_cache import BlockCache
     from stepscope.store.layout import RunFolder
+    from stepscope.store.pyramid import Blocks
 
 _T = TypeVar("_T")
 RELISTS = 5
@@ -133,6 +134,13 @@ class Past:
             return self._downsampled(snapshot, Ask(tuple(snapshot.counts() if names is None else names), points))
 
         return self._steadily(read)
+
+    def totals(self, names: Collection[str] | None = None) -> Blocks:
+        """Return one block per series (name, rank, attempt), ordered by name: exact count, extremes, mean, last value.
+
+        It is quick for any number of steps. Names that the run does not have are left out; None takes all.
+        """
+        return self.read(lambda snapshot, connection: totals(snapshot, connection, names))
 
     def by_rank(
         self,
