@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stepscope.analysis.stragglers.course import lateness_of
 from stepscope.analysis.stragglers.lateness import Lateness, beyond_others, judge, ranks_in_words
-from stepscope.analysis.stragglers.pace import StepPace, RankTable, paces
+from stepscope.analysis.stragglers.pace import RankTable, StepTiming, paces
 from tests.analysis.straggler_rig import USUAL, Job
 
 LATE = 0.15
@@ -208,7 +208,7 @@ def test_noise_is_nobodys_fault(seed: int, ranks: int, noise: float, steps: int)
 def test_a_pace_survives_its_way_through_a_file() -> None:
     """With four significant digits; what is not a pace is none."""
     for pace in paces(Job(facts=[{"tokens": 7.0}] * 8).table()):
-        again = StepPace.of(pace.as_dict())
+        again = StepTiming.of(pace.as_dict())
         assert again is not None
         assert again.own_seconds == pytest.approx(pace.own_seconds, rel=1e-3)
         assert (again.rank, again.node, again.steps) == (pace.rank, pace.node, pace.steps)
@@ -226,7 +226,7 @@ def test_a_pace_survives_its_way_through_a_file() -> None:
 )
 def test_any_data_is_a_pace_or_none(data: object) -> None:
     """A node's file may hold anything, and a judgement of it never fails."""
-    pace = StepPace.of(data)
+    pace = StepTiming.of(data)
     judge([one for one in (pace, pace) if one is not None], LATE)
 
 

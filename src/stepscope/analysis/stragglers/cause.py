@@ -11,7 +11,7 @@ from stepscope.core.numbers import format_number, format_share, format_value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.analysis.stragglers.pace import StepPace
+    from stepscope.analysis.stragglers.pace import StepTiming
 
 
 COMPUTE, DATA, HOST, LINK, WORK, UNKNOWN = "compute", "data", "host", "link", "work", ""
@@ -52,7 +52,7 @@ class Cause(NamedTuple):
     """What is behind a slow rank, where it can be seen: other_programs, heat, power, clock."""
 
 
-def cause_of(late: StepPace, others: Sequence[StepPace], phase: str, seconds: float) -> Cause:
+def cause_of(late: StepTiming, others: Sequence[StepTiming], phase: str, seconds: float) -> Cause:
     """Return why a rank is late by `seconds` in a step, most of them in `phase`; `others` are on time."""
     if not phase:
         return Cause(UNKNOWN, "no phases are recorded, so the cause cannot be seen")
@@ -74,7 +74,7 @@ def cause_of(late: StepPace, others: Sequence[StepPace], phase: str, seconds: fl
     return Cause(kind, spent)
 
 
-def _more_work(late: StepPace, others: Sequence[StepPace], mine: float, theirs: float) -> str:
+def _more_work(late: StepTiming, others: Sequence[StepTiming], mine: float, theirs: float) -> str:
     """Return in words that a rank has more work in a step than the others; "" if it has not."""
     for name in ("tokens", "samples"):
         usual = median([one.facts[name] for one in others if name in one.facts] or [0.0])
@@ -86,7 +86,7 @@ def _more_work(late: StepPace, others: Sequence[StepPace], mine: float, theirs: 
     return ""
 
 
-def _device(late: StepPace, others: Sequence[StepPace]) -> tuple[str, str]:
+def _device(late: StepTiming, others: Sequence[StepTiming]) -> tuple[str, str]:
     """Return what is wrong with the GPU of a rank, in words and in a word; empty if nothing can be seen."""
     hot, braked = (_beyond(late, others, name) for name in ("gpu_hot_ratio", "gpu_braked_ratio"))
     warm = late.facts.get("gpu_celsius")
@@ -102,7 +102,7 @@ def _device(late: StepPace, others: Sequence[StepPace]) -> tuple[str, str]:
     return "", ""
 
 
-def _beyond(late: StepPace, others: Sequence[StepPace], name: str) -> float | None:
+def _beyond(late: StepTiming, others: Sequence[StepTiming], name: str) -> float | None:
     """Return by how much a fact of a rank exceeds that of the others; None if it is unknown."""
     if name not in late.facts:
         return None

@@ -17,7 +17,7 @@ from stepscope.core.remedies import remedy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.analysis.stragglers.pace import StepPace
+    from stepscope.analysis.stragglers.pace import StepTiming
     from stepscope.core.arrays import Floats
 
 
@@ -153,7 +153,7 @@ def ranks_in_words(numbers: Sequence[int]) -> str:
     return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def judge(every: Sequence[StepPace], share: float) -> Lateness | None:
+def judge(every: Sequence[StepTiming], share: float) -> Lateness | None:
     """Return who is late by at least a share of a step; None if nobody is, or more than half are."""
     known = sorted((pace for pace in every if pace.seconds > 0), key=lambda pace: pace.rank)
     if len(known) < 2:
@@ -170,7 +170,7 @@ def judge(every: Sequence[StepPace], share: float) -> Lateness | None:
     return Lateness(late, len(known), len({pace.node for pace in known}), step, _node_of(late, known))
 
 
-def _beyond_by_own(known: Sequence[StepPace], least: float) -> Floats | None:
+def _beyond_by_own(known: Sequence[StepTiming], least: float) -> Floats | None:
     """Return by how much each rank is late by the work that it does itself, 0 for those on time; None if none is."""
     views = [np.array([pace.own_seconds for pace in known])]
     if all(pace.working_seconds is not None for pace in known):  # else a backward pass may contain waiting
@@ -180,7 +180,7 @@ def _beyond_by_own(known: Sequence[StepPace], least: float) -> Floats | None:
     return max((one for one in found if one is not None), key=lambda one: float(one.max()), default=None)
 
 
-def _beyond_by_phases(known: Sequence[StepPace], least: float) -> Floats | None:
+def _beyond_by_phases(known: Sequence[StepTiming], least: float) -> Floats | None:
     """Return the same by phases: a late rank spends more time in one of them, and less where the others wait.
 
     So a link is found, and ranks that wait in a phase where nobody expects it.
@@ -228,7 +228,7 @@ def beyond_others(values: Floats) -> Floats:
     return np.asarray(values - others)
 
 
-def _late(pace: StepPace, others: Sequence[StepPace], seconds: float) -> LateRank:
+def _late(pace: StepTiming, others: Sequence[StepTiming], seconds: float) -> LateRank:
     names = sorted({name for one in (pace, *others) for name in one.phases})
     usual = {name: median([one.phases.get(name, 0.0) for one in others]) for name in names}
     phases = {name: pace.phases.get(name, 0.0) - usual[name] for name in names}
@@ -238,7 +238,7 @@ def _late(pace: StepPace, others: Sequence[StepPace], seconds: float) -> LateRan
     return LateRank(pace.rank, pace.node, seconds, where, cause_of(pace, others, where, seconds), phases)
 
 
-def _node_of(late: Sequence[LateRank], known: Sequence[StepPace]) -> str:
+def _node_of(late: Sequence[LateRank], known: Sequence[StepTiming]) -> str:
     """Return the node whose ranks are late: all of them, and no rank elsewhere."""
     nodes = {one.node for one in late}
     size = Counter(pace.node for pace in known)

@@ -38,7 +38,7 @@ def is_talk(phase: str) -> bool:
 
 
 @dataclass(frozen=True)
-class StepPace:
+class StepTiming:
     """How long a rank takes for a step and its parts, in seconds."""
 
     rank: int
@@ -68,7 +68,7 @@ class StepPace:
         return {key: _short(value) if isinstance(value, float) else value for key, value in given.items()}
 
     @classmethod
-    def of(cls, given: object) -> StepPace | None:
+    def of(cls, given: object) -> StepTiming | None:
         """Return the pace in plain data; None if that is not one."""
         if not isinstance(given, dict) or not all(name in given for name in NUMBERS[:3]):
             return None
@@ -138,7 +138,7 @@ def calm(values: Floats) -> Floats:
     return np.asarray(np.sort(values, axis=1)[:, int(CALM * (values.shape[1] - 1))])
 
 
-def paces(table: RankTable) -> list[StepPace]:
+def paces(table: RankTable) -> list[StepTiming]:
     """Return the pace of each rank of a table."""
     count = table.seconds.shape[1]
     if not count:
@@ -152,7 +152,7 @@ def paces(table: RankTable) -> list[StepPace]:
     longest = sorted(parts, key=lambda name: -float(parts[name].max()))[:MOST_PHASES]
     worked = calm(working) if working is not None else None
     return [
-        StepPace(
+        StepTiming(
             *(int(rank), float(whole[at]), float(mine[at])),
             None if worked is None else float(worked[at]),
             {name: float(parts[name][at]) for name in longest},
