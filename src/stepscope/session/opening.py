@@ -42,6 +42,7 @@ from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping, create
 from stepscope.recorder.native import settle as settle_hot_path
 from stepscope.recorder.overflow import Overflow
+from stepscope.session.answering import Answering
 from stepscope.session.current import CURRENT, keep_labels
 from stepscope.session.requests import answer
 from stepscope.session.run import Run
@@ -241,12 +242,16 @@ def record(
             watch.look(heartbeat, born, now)
         run.give_back()
         answer(request_path, run)
+        if run.answering is not None:
+            run.answering.look()
 
     intake.on_look, intake.ring = look, mapping.path
     run.overhead_budget = config.get("recorder.overhead_budget")
     run.watched = {name: config.get(f"recorder.watch.{name}") for name in WATCHED}
     if config.get("watcher.stacks"):
         run.stacks = register(mapping.path.with_suffix(STACKS_SUFFIX))
+        run.answering = Answering(mapping.path)
+        run.answering.look()
     HELD.add(mapping.path)
     _leave_settings(mapping.path, config)
     watch.begin(mapping.path, places)

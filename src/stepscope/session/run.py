@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from stepscope.recorder.automatic import StepFollower
     from stepscope.recorder.declarations import Declarations, Layout
+    from stepscope.session.answering import Answering
     from stepscope.session.console import ConsoleCapture
     from stepscope.session.stacks import Stacks
     from stepscope.session.watching import Watch
@@ -72,6 +73,8 @@ class Run(Recorder):
         """The names in its ring."""
         self.stacks: Stacks | None = None
         """The handler that dumps this process's stacks for the watcher, if there is one."""
+        self.answering: Answering | None = None
+        """The thread that does so where that is safer."""
         self.instrument: Any = None
         """The framework hooks of this run, with `watch(*objects)` and `detach()`."""
         self.overhead_budget = OVERHEAD_BUDGET
@@ -259,6 +262,8 @@ class Run(Recorder):
             HELD.discard(self._mapping.path)
         if self.stacks is not None:
             self.stacks.unregister()
+        if self.answering is not None:
+            self.answering.stop()
         self._mapping.close()
 
     def _tell_losses(self) -> None:
@@ -296,6 +301,8 @@ class Run(Recorder):
             overflow.close()
         if self.stacks is not None:
             self.stacks.forget()
+        if self.answering is not None:
+            self.answering.forget()
         self._leave()
 
     def _leave(self) -> None:
