@@ -41,6 +41,7 @@ GROUPS = (
         "gauntlet",
         "diagnosing",
         "sinks",
+        "console",
         "stack_dumps",
     ),
 )
