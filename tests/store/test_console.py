@@ -22,6 +22,7 @@ from stepscope.store.console_segments import (
     segment_path,
 )
 from stepscope.store.layout import RunFolder
+from tests.store.recorded import Recorded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,3 +176,16 @@ def test_long_garbage_costs_little_memory(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"\0" * 3_000_000 + b"\n" + encode_record(line(0)))
     assert texts(tmp_path) == texts(tmp_path, last=5) == ["line 0"]
+
+
+def test_a_line_has_the_step_that_its_rank_had_completed(tmp_path: Path) -> None:
+    """The step of a line is the last one completed at or before its time; none before the first."""
+    recorded = Recorded(tmp_path)
+    for number in range(3):
+        recorded.run.log({"step_seconds": 0.1}, step=number)
+    recorded.drain()
+    times = recorded.past().series("step_seconds").time
+    said = [times[0] - 1, times[1], times[2] + 5]
+    lines = (line(number, time=float(time), rank=0) for number, time in enumerate(said))
+    put(recorded.folder.path, 0, *lines, who=WHO._replace(rank=0))
+    assert [one.step for one in recorded.past().console().lines] == [None, 1, 2]

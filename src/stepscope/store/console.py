@@ -91,7 +91,7 @@ def read_console(folder: RunFolder, query: ConsoleQuery) -> ConsoleAnswer:
     Raises:
         UsageError: the pattern, the level or the cursor is not one.
     """
-    return _Reading(folder, query).answer()
+    return _ConsoleReading(folder, query).answer()
 
 
 class _Found(NamedTuple):
@@ -104,7 +104,7 @@ class _Found(NamedTuple):
 
 
 @dataclass
-class _Reading:
+class _ConsoleReading:
     """One query."""
 
     folder: RunFolder
@@ -163,7 +163,7 @@ class _Reading:
                     if self.query.since is not None and record.time < self.query.since:
                         return
                 elif record is not None:
-                    self.dropped += record.count
+                    self.dropped += record.lines
                 else:
                     damaged += 1
             self._note(files[number], damaged)
@@ -183,7 +183,7 @@ class _Reading:
                 if found.is_wanted:
                     lines[who, found.record.number] = found.record
             else:
-                self.dropped += found.record.count
+                self.dropped += found.record.lines
         return list(lines.values()), positions, more
 
     def _forwards(self, who: ConsoleWriterName, start: _Position) -> Iterator[tuple[ConsoleWriterName, _Found]]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 FOLDER = "console"
 SEGMENT_BYTES = 1 << 20
-LONGEST_TEXT = 16 << 10
-"""Characters that are kept of a line."""
 LONGEST_RECORD = 1 << 18
 """Bytes of the longest line of a segment: every character of a text may take twelve."""
 STREAMS = ("", "out", "err")
@@ -48,7 +46,7 @@ class LostLines(NamedTuple):
     """Seconds since 1970 UTC."""
     number: int
     """The number of the first of them."""
-    count: int
+    lines: int
     reason: str
 
 
@@ -85,7 +83,7 @@ def encode_record(record: Record, *, again: bool = False) -> bytes:
     """Return the line of a record; `again` says that an earlier record has the same number."""
     fields: dict[str, Any] = {"time": round(record.time * 1e6), "n": record.number}
     if isinstance(record, LostLines):
-        return encode_line({**fields, "lost": record.count, "reason": record.reason})
+        return encode_line({**fields, "lost": record.lines, "reason": record.reason})
     fields |= {"stream": record.stream, "text": record.text}
     marks = {"open": record.is_open, "cut": record.is_cut, "again": again}
     return encode_line({**fields, **{name: True for name, is_set in marks.items() if is_set}})
