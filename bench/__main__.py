@@ -18,6 +18,7 @@ from bench.sandbox import sandbox
 
 GROUPS = (
     *("hotpath", "bursts", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching", "choices"),
+    "many_ranks",
     "page",
     "serving",
     "terminal",
@@ -40,6 +41,7 @@ GROUPS = (
         "gauntlet",
         "diagnosing",
         "sinks",
+        "stack_dumps",
     ),
 )
 
