@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from stepscope.sources.rank_places import Whereabouts
 from stepscope.sources.rank_table import RankRow, RankTable
-from stepscope.views.ranks import groups, map_view, ordered, ranks_view, rounded, short_node, step_view, summary
+from stepscope.views.ranks import (
+    groups,
+    map_view,
+    ordered,
+    ranks_view,
+    rounded,
+    short_node,
+    sorted_rows,
+    step_view,
+    summary,
+)
 from tests.fleet import fleet
 
 
@@ -50,8 +60,10 @@ def test_the_worst_come_first():
     rows = [RankRow(n, "a", "running", late_seconds=n / 100) for n in range(3)]
     every = table(*rows, RankRow(3, "a", "failed"))
     assert [row.rank for row in ordered(every)] == [3, 2, 1, 0]
-    assert [row.rank for row in ordered(every, "rank")] == [0, 1, 2, 3]
-    assert [row.rank for row in ordered(every, "state")] == [3, 0, 1, 2]
+    rows = [{"rank": row.rank, "is_well": row.is_well, "stall": "", "state": row.state} for row in ordered(every)]
+    assert [row["rank"] for row in sorted_rows(rows)] == [3, 2, 1, 0]
+    assert [row["rank"] for row in sorted_rows(rows, "rank")] == [0, 1, 2, 3]
+    assert [row["rank"] for row in sorted_rows(rows, "state")] == [3, 0, 1, 2]
 
 
 def test_when_most_ranks_ended_the_latest_still_come_first():

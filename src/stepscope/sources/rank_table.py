@@ -15,12 +15,13 @@ from stepscope.core.events import ours
 from stepscope.core.vocabulary import MEETING, phase_place, unit_of
 from stepscope.sources.attempts import PHASE, STEP, nodes_of
 from stepscope.sources.rank_places import Whereabouts, places_of
+from stepscope.store.rank_matrix import MatrixAsk, rank_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from stepscope.core.arrays import Floats, Integers
-    from stepscope.store.rank_grid import RankGrid
+    from stepscope.store.rank_matrix import RankMatrix
     from stepscope.store.reader import Past
     from stepscope.store.states import RankState
 
@@ -100,6 +101,8 @@ class RankMap:
     """Median over the ranks of each bucket; of the step time where the map shows how late ranks are."""
     is_difference: bool
     """Whether the values are seconds beyond the median rank."""
+    steps: tuple[int, int]
+    """First and last step that was recorded in the range; (0, -1) if there is none."""
     level: int = 1
     """Steps of the blocks that were read; 1: every step."""
 
@@ -119,7 +122,7 @@ def rank_table(
     newest = max((state.step for _, state in states.values() if state.step is not None), default=None)
     span = steps if steps is not None or newest is None else (max(0, newest - RECENT + 1), newest)
     timed = [name for name in (past.names() if names is None else names) if name == STEP or name.startswith(PHASE)]
-    grid = past.by_rank(timed, attempt, span, 1)
+    grid = rank_matrix(past, MatrixAsk(tuple(timed), attempt, span, 1))
     figures = _figures(grid)
     places, phases = dict[int, Whereabouts](), dict[int, str]()
     if not figures_only:
@@ -187,7 +190,7 @@ class _Figures:
         }
 
 
-def _figures(grid: RankGrid) -> _Figures:
+def _figures(grid: RankMatrix) -> _Figures:
     ranks = {rank: at for at, rank in enumerate(grid.ranks.tolist())}
     empty = np.full(len(ranks), np.nan)
     step = grid.cells[STEP].mean[:, 0] if STEP in grid.cells else empty
@@ -197,7 +200,7 @@ def _figures(grid: RankGrid) -> _Figures:
     return _Figures(ranks, step, own[:, 0] if own.size else empty, {name: phases[name] for name in ordered}, is_own)
 
 
-def own_seconds(grid: RankGrid) -> tuple[Floats, bool]:
+def own_seconds(grid: RankMatrix) -> tuple[Floats, bool]:
     """Return the own time of each rank in each bucket, and whether it was measured; whole steps otherwise."""
     shape = len(grid.ranks), max(0, len(grid.edges) - 1)
     step = grid.cells[STEP].mean if STEP in grid.cells else np.full(shape, np.nan)
@@ -209,7 +212,7 @@ def own_seconds(grid: RankGrid) -> tuple[Floats, bool]:
     return np.where(measured, np.maximum(0.0, step - waited), np.nan), True
 
 
-def _per_step(grid: RankGrid, name: str) -> Floats:
+def _per_step(grid: RankMatrix, name: str) -> Floats:
     """Return the seconds of a phase per step whose phases were measured: a step without the phase counts as 0."""
     phases = [cells.count for one, cells in grid.cells.items() if one.startswith(PHASE)]
     measured = np.max(phases, axis=0)
@@ -221,18 +224,17 @@ def _per_step(grid: RankGrid, name: str) -> Floats:
 def rank_map(past: Past, what: str = LATE, steps: tuple[int, int] | None = None, buckets: int = 160) -> RankMap:
     """Return a quantity by rank and bucket of steps: how late each rank is (`LATE`), else a metric as recorded."""
     attempt = max((node.attempt for node in nodes_of(past)), default=0)
-    if what != LATE:
-        grid = past.by_rank([what], attempt, steps, buckets)
+    names = (STEP, *WAITING) if what == LATE else (what,)
+    grid = rank_matrix(past, MatrixAsk(names, attempt, steps, buckets))
+    if what == LATE:
+        own, _ = own_seconds(grid)
+        values, unit = own - _median(own), "seconds"
+        usual = _median(grid.cells[STEP].mean if STEP in grid.cells else own)
+    else:
         values = grid.cells[what].mean if what in grid.cells else np.full((len(grid.ranks), 0), np.nan)
         metric = past.metric(what)
-        unit = unit_of(what) if metric is None else metric.unit
-        usual = _median(values)
-        return RankMap(what, unit, grid.ranks, grid.edges, values, usual, is_difference=False, level=grid.level)
-    grid = past.by_rank([STEP, *WAITING], attempt, steps, buckets)
-    own, _ = own_seconds(grid)
-    step = grid.cells[STEP].mean if STEP in grid.cells else own
-    late = own - _median(own)
-    return RankMap(what, "seconds", grid.ranks, grid.edges, late, _median(step), is_difference=True, level=grid.level)
+        usual, unit = _median(values), unit_of(what) if metric is None else metric.unit
+    return RankMap(what, unit, grid.ranks, grid.edges, values, usual, what == LATE, grid.steps, grid.level)
 
 
 def _last_phases(past: Past, attempt: int) -> dict[int, str]:

@@ -17,7 +17,6 @@ from stepscope.store.machine import MachineDescription, declared, read_machines
 from stepscope.store.meta import read_meta
 from stepscope.store.parquet import EVERYTHING, Selection, connect
 from stepscope.store.points import Points
-from stepscope.store.rank_grid import RankAsk, read_grid
 from stepscope.store.snapshot import Snapshot, take_snapshot
 from stepscope.store.states import overall, read_nodes
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from stepscope.store.block_cache import BlockCache
     from stepscope.store.layout import RunFolder
-    from stepscope.store.rank_grid import RankGrid
 
 _T = TypeVar("_T")
 RELISTS = 5
@@ -147,25 +145,6 @@ class Past:
         """
         value = self.series(name).value
         return shapes.summarize(value if window is None else value[-window:])
-
-    def by_rank(
-        self,
-        names: Collection[str],
-        attempt: int | None = None,
-        step_range: tuple[int, int] | None = None,
-        buckets: int = 160,
-    ) -> RankGrid:
-        """Return metrics by rank and bucket of steps, each with mean, lowest and highest value: see `RankGrid`.
-
-        Args:
-            names: as recorded; those that the run does not have are left out.
-            attempt: the newest by default.
-            step_range: first and last step, inclusive; all by default.
-            buckets: maximum number of buckets; they have equal widths.
-        """
-        newest = max(self.attempts, default=0) if attempt is None else attempt
-        ask = RankAsk(tuple(names), newest, step_range, buckets)
-        return self.read(lambda snapshot, connection: read_grid(snapshot, connection, ask, self.cache))
 
     def metric(self, name: str) -> Metric | None:
         """Return unit, kind and help of a metric: from the run's own declaration, else from the vocabulary."""

@@ -22,7 +22,6 @@ LATE_SHARE = 0.05
 """A rank is called late if it is late by this share of a step."""
 LATE_SECONDS = 1e-3
 """Seconds below which no rank is called late."""
-SORTS = ("late", "rank", "state")
 DIGITS = 3
 """Significant digits of the values of a map."""
 DEFINITIONS = {
@@ -54,12 +53,16 @@ def ranks_view(past: Past, steps: tuple[int, int] | None = None, names: Sequence
     }
 
 
-def ordered(table: RankTable, sort: str = "late") -> list[RankRow]:
-    """Return the rows in an order: those that need attention first, then the latest; by rank; or by state."""
-    if sort == "rank":
-        return sorted(table.rows, key=lambda row: row.rank)
-    if sort == "state":
-        return sorted(table.rows, key=lambda row: (row.is_well, row.stall, row.state, row.rank))
+def sorted_rows(rows: Sequence[dict[str, Any]], sort: str = "late") -> list[dict[str, Any]]:
+    """Return rows of `ranks_view` in an order: the worst first, by rank, or by state."""
+    if sort == "late":
+        return list(rows)
+    by_state = [(row["is_well"], row["stall"], row["state"]) if sort == "state" else () for row in rows]
+    return [row for _, row in sorted(zip(by_state, rows, strict=True), key=lambda pair: (*pair[0], pair[1]["rank"]))]
+
+
+def ordered(table: RankTable) -> list[RankRow]:
+    """Return the rows, the worst first: those that need attention, then the latest."""
     alone = _exceptions(table.rows)
     return sorted(table.rows, key=lambda row: (row.rank not in alone, -(row.late_seconds or 0.0), row.rank))
 
@@ -203,6 +206,8 @@ def map_view(past: Past, what: str = LATE, steps: tuple[int, int] | None = None,
         "is_difference": found.is_difference,
         "ranks": found.ranks.tolist(),
         "edges": found.edges.tolist(),
+        "first_step": found.steps[0] if len(found.edges) else None,
+        "last_step": found.steps[1] if len(found.edges) else None,
         "every_step": found.level == 1,
         "usual": rounded(found.usual),
         "values": [rounded(row) for row in found.values],

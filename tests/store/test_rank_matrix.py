@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.store import rank_grid
+from stepscope.store import rank_matrix as module
 from stepscope.store.layout import Writer
-from stepscope.store.rank_grid import RankAsk, read_grid
+from stepscope.store.rank_matrix import MatrixAsk, rank_matrix, read_matrix
 from stepscope.store.reader import Past
 from stepscope.store.snapshot import Snapshot
 from tests.exporters.recorded import leave_tail, make_run, points_of, seal_points
@@ -37,7 +37,7 @@ def past(tmp_path_factory):
 @given(st.integers(0, STEPS), st.integers(0, STEPS), st.integers(1, 300))
 def test_cells_of_single_points_are_those_of_a_scan(past, first, length, buckets):
     """Mean, extremes and number of every cell are those of its points."""
-    grid = past.by_rank(["loss"], 0, (first, first + length), buckets)
+    grid = rank_matrix(past, MatrixAsk(("loss",), 0, (first, first + length), buckets))
     assert len(grid.edges) - 1 <= buckets or not len(grid.edges)
     for row, rank in enumerate(grid.ranks.tolist()):
         series = past.series("loss", rank=rank, step_range=(first, first + length))
@@ -57,9 +57,9 @@ def test_cells_of_single_points_are_those_of_a_scan(past, first, length, buckets
 @pytest.mark.parametrize("span", [None, (450, 1600)])
 def test_blocks_keep_sums_and_spikes(past, monkeypatch, few, many, span):
     """Cells from blocks hold every point, or every point's share inside the range, and each spike in its bucket."""
-    monkeypatch.setattr(rank_grid, "FEW_POINTS", few)
-    monkeypatch.setattr(rank_grid, "MANY_BLOCKS", many)
-    grid = past.by_rank(["loss"], 0, span, 20)
+    monkeypatch.setattr(module, "FEW_POINTS", few)
+    monkeypatch.setattr(module, "MANY_BLOCKS", many)
+    grid = rank_matrix(past, MatrixAsk(("loss",), 0, span, 20))
     assert grid.level == (4096 if not many else 64)
     cells = grid.cells["loss"]
     for row, rank in enumerate((0, 1)):
@@ -74,23 +74,23 @@ def test_blocks_keep_sums_and_spikes(past, monkeypatch, few, many, span):
 @pytest.mark.parametrize("few", [0, 1000])
 def test_a_tail_counts_like_sealed_points(monkeypatch, few):
     """Rows that are not sealed yet are in the grid, however it is read; a name that was never recorded is left out."""
-    monkeypatch.setattr(rank_grid, "FEW_POINTS", few)
+    monkeypatch.setattr(module, "FEW_POINTS", few)
     tails = points_of({"loss": [5.0, 6.0, 7.0]}, rank=7, first=100)
-    ask = RankAsk(("loss", "nothing"), steps=(101, 200), buckets=1)
-    grid, problems = read_grid(Snapshot([], tails), None, ask)
+    ask = MatrixAsk(("loss", "nothing"), steps=(101, 200), buckets=1)
+    grid, problems = read_matrix(Snapshot([], tails), None, ask)
     assert (list(grid.cells), grid.ranks.tolist(), grid.steps, problems) == (["loss"], [7], (101, 102), [])
     assert grid.cells["loss"].mean.tolist() == [[6.5]]
 
 
 def test_points_without_a_step_are_left_out(past):
     """Samples of a machine and rows without a step are in no bucket."""
-    assert past.by_rank(["loss"], 0, None, 1000).ranks.tolist() == [0, 1, 2]
+    assert rank_matrix(past, MatrixAsk(("loss",), 0, None, 1000)).ranks.tolist() == [0, 1, 2]
 
 
 def test_buckets_of_a_growing_run_stay_where_they_are(past):
     """Widths are powers of two and edges are their multiples."""
     for last in (999, 1200, 1270):
-        edges = past.by_rank(["loss"], 0, (0, last), 20).edges
+        edges = rank_matrix(past, MatrixAsk(("loss",), 0, (0, last), 20)).edges
         width = int(edges[1] - edges[0])
         assert width == 64
         assert not (edges % width).any()
@@ -98,5 +98,5 @@ def test_buckets_of_a_growing_run_stay_where_they_are(past):
 
 def test_a_run_without_points_has_an_empty_grid(tmp_path):
     """No points make no buckets and no error."""
-    grid = Past(make_run(tmp_path)).by_rank(["loss"])
+    grid = rank_matrix(Past(make_run(tmp_path)), MatrixAsk(("loss",)))
     assert (len(grid.ranks), len(grid.edges), grid.cells, grid.steps) == (0, 0, {}, (0, -1))

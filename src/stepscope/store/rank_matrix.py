@@ -1,4 +1,4 @@
-"""The query behind every map of ranks: metrics x ranks x buckets of steps → mean, lowest and highest value.
+"""Several metrics by rank and bucket of steps, on one grid, so that they can be subtracted from each other.
 
 It reads single points where there are few, else the level of the pyramid with blocks enough. A block that reaches over
 several buckets is divided among them in proportion to its steps; its extremes stay where they were recorded.
@@ -7,7 +7,7 @@ several buckets is divided among them in proportion to its steps; its extremes s
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from stepscope.store.pyramid import LEVELS, Blocks, build
 from stepscope.store.sealed import read_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     import duckdb
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 FEW_POINTS = 200_000
 """Points of one query that are read one by one."""
 MANY_RANKS = 1024
-"""Ranks to reckon with where their number is not known yet."""
+"""Ranks that are assumed while their number is unknown."""
 MANY_BLOCKS = 1_000_000
 """Blocks of 64 steps of one query; beyond it, blocks of 4096 are read."""
 
 
 @dataclass(frozen=True)
-class RankAsk:
+class MatrixAsk:
     """What to read. None selects everything."""
 
     names: tuple[str, ...]
@@ -58,7 +58,7 @@ class RankCells:
 
 
 @dataclass(frozen=True)
-class RankGrid:
+class RankMatrix:
     """The answer: the cells of each metric."""
 
     ranks: Integers
@@ -72,19 +72,33 @@ class RankGrid:
     cells: dict[str, RankCells] = field(default_factory=dict)
 
 
-def read_grid(
-    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: RankAsk, cache: BlockCache | None = None
-) -> tuple[RankGrid, list[str]]:
+class MatrixReader(Protocol):
+    """The part of an open run that `rank_matrix` uses."""
+
+    cache: BlockCache | None
+
+    def read(self, how: Callable[[Snapshot, duckdb.DuckDBPyConnection], tuple[RankMatrix, list[str]]], /) -> RankMatrix:
+        """Return what `how` reads from a snapshot, and keep the problems that it reports."""
+
+
+def rank_matrix(past: MatrixReader, ask: MatrixAsk) -> RankMatrix:
+    """Return metrics of a run by rank and bucket of steps."""
+    return past.read(lambda snapshot, connection: read_matrix(snapshot, connection, ask, past.cache))
+
+
+def read_matrix(
+    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: MatrixAsk, cache: BlockCache | None = None
+) -> tuple[RankMatrix, list[str]]:
     """Return the cells that an ask selects, and what could not be read."""
-    reading = _GridReading(snapshot, connection, ask, cache)
+    reading = _MatrixReading(snapshot, connection, ask, cache)
     return reading.read(), reading.problems
 
 
-class _GridReading:
+class _MatrixReading:
     """One query on one snapshot."""
 
     def __init__(
-        self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: RankAsk, cache: BlockCache | None
+        self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: MatrixAsk, cache: BlockCache | None
     ) -> None:
         self._snapshot, self._connection, self._ask, self._cache = snapshot, connection, ask, cache
         known = snapshot.counts()
@@ -92,12 +106,12 @@ class _GridReading:
         self._selection = Selection(set(self._names), attempts=(ask.attempt,))
         self.problems: list[str] = []
 
-    def read(self) -> RankGrid:
+    def read(self) -> RankMatrix:
         level = 1 if self._is_small() else self._level(self._count())
         blocks = _with_steps(self._points() if level == 1 else self._blocks(level))
         ranks = np.unique(blocks.rank).astype(np.int64)
         if not len(blocks):
-            return RankGrid(ranks, np.empty(0, np.int64))
+            return RankMatrix(ranks, np.empty(0, np.int64))
         first, last = int(blocks.low_step.min()), int(blocks.high_step.max())
         if self._ask.steps is not None:
             first, last = max(first, self._ask.steps[0]), min(last, self._ask.steps[1])
@@ -107,7 +121,7 @@ class _GridReading:
             for code, name in enumerate(blocks.names)
             if name in self._names
         }
-        return RankGrid(ranks, edges, (first, last), level, cells)
+        return RankMatrix(ranks, edges, (first, last), level, cells)
 
     def _is_small(self) -> bool:
         """Return whether the range is so short that counting its points costs more than reading them."""
