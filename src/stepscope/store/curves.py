@@ -15,7 +15,7 @@ import numpy as np
 
 from stepscope.core.ring import NO_STEP
 from stepscope.store.parquet import Selection
-from stepscope.store.points import Points, distinct, series_bounds
+from stepscope.store.points import Points, distinct, series_bounds, series_starts
 from stepscope.store.pyramid import LEVELS, Blocks, build, ordered
 from stepscope.store.sealed import read_blocks, read_points
 from stepscope.store.series import reduced
@@ -32,10 +32,14 @@ if TYPE_CHECKING:
 
     Ends = tuple[int, int]
 
-SLACK = 2
-"""Single points are read while there are at most this many times the buckets of pyramid level 1."""
+MOST_POINTS = 1 << 21
+"""Maximum points that one query reads singly, over all metrics; beyond it, metrics are read in blocks."""
 ROOM = 1 << 16
 """Maximum buckets of all curves of one metric together; beyond it, each curve gets fewer."""
+FEWER = 4
+"""A quarter of the buckets is enough for each of many curves: reading their points takes much longer."""
+LEAST = 16
+"""Buckets that each curve gets, however many there are."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def curves(past: CurveReader, ask: Ask) -> Curves:
     """Return the curves of a run; names it does not have are left out."""
 
     def read(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[Curves, list[str]]:
-        points, blocks, problems = select(snapshot, connection, ask, past.cache)
+        points, blocks, problems = select(snapshot, connection, ask, past.cache, per_curve=True)
         whole, cut = _divided(points, ask.points)
         joined = ordered(Blocks.concat([part for part in (cut, blocks) if len(part)]))
         if ask.fold:
@@ -90,24 +94,55 @@ def curves(past: CurveReader, ask: Ask) -> Curves:
 
 
 def select(
-    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask, cache: BlockCache | None = None
+    snapshot: Snapshot,
+    connection: duckdb.DuckDBPyConnection,
+    ask: Ask,
+    cache: BlockCache | None = None,
+    *,
+    per_curve: bool = False,
 ) -> tuple[Points, Blocks, list[str]]:
     """Return the points of some names, blocks of the others, and what could not be read.
 
-    Both are sorted. Blocks are of the coarsest level that has enough of them in the range. Blocks in `cache` are not
-    read again.
+    Both are sorted. Blocks are of the coarsest level that has enough of them in the range: `ask.points` of a metric, or
+    of each of its curves. Blocks in `cache` are not read again.
     """
-    reading = _Reading(snapshot, connection, ask, cache)
+    reading = _Reading(snapshot, connection, ask, cache, per_curve=per_curve)
     return *reading.read(), reading.problems
+
+
+def totals(
+    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, names: Collection[str] | None = None
+) -> tuple[Blocks, list[str]]:
+    """Return one block for each series, which covers all of it, and what could not be read.
+
+    It costs a few blocks per series, however long a series is.
+    """
+    known = snapshot.counts()
+    chosen = set(known) if names is None else {name for name in names if name in known}
+    if not chosen:
+        return Blocks.empty(), []
+    selection = Selection(None if names is None else chosen, level=max(LEVELS))
+    blocks, problems = read_blocks(snapshot.holding(selection.names), selection, connection=connection)
+    tail = distinct(snapshot.tail_points(selection))
+    if len(tail):
+        blocks = ordered(Blocks.concat([blocks, build(tail, max(LEVELS))]))
+    return reduced(blocks, series_starts(blocks)), list(map(str, problems))
 
 
 class _Reading:
     """One query on one snapshot."""
 
     def __init__(
-        self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask, cache: BlockCache | None
+        self,
+        snapshot: Snapshot,
+        connection: duckdb.DuckDBPyConnection,
+        ask: Ask,
+        cache: BlockCache | None,
+        *,
+        per_curve: bool,
     ) -> None:
         self._snapshot, self._connection, self._ask, self._cache = snapshot, connection, ask, cache
+        self._per_curve = per_curve
         self._selection = Selection((), ask.ranks, ask.attempts, ask.steps, time_range=ask.times)
         self.problems: list[str] = []
 
@@ -126,26 +161,45 @@ class _Reading:
         """Return the names whose single points are read, and those of each pyramid level."""
         counts = {name: self._snapshot.sealed_count(name) for name in names}
         long = {name for name, count in counts.items() if count > self._ask.points * LEVELS[0]}
-        inside = self._inside(long, counts) if long else {}
-        fine, levels = names - long, dict[int, set[str]]()
+        many = self._too_many({name: counts[name] for name in names - long})
+        inside, wanted = self._inside(long, counts) if long else ({}, {})
+        single = self._ask.points * LEVELS[0]
+        fine, levels = names - long - many, {LEVELS[0]: many} if many else dict[int, set[str]]()
         for name in long:
-            fit = [size for size in LEVELS if inside[name] / size >= self._ask.points]
+            fit = [size for size in LEVELS if inside[name] / size >= wanted[name]]
             if fit:
                 levels.setdefault(max(fit), set()).add(name)
-            elif inside[name] > SLACK * self._ask.points * LEVELS[0]:
+            elif inside[name] > MOST_POINTS // len(long) or inside[name] * FEWER > wanted[name] * LEVELS[0] > single:
                 levels.setdefault(LEVELS[0], set()).add(name)
             else:
                 fine.add(name)
         return fine, levels
 
-    def _inside(self, names: set[str], counts: dict[str, int]) -> dict[str, float]:
-        """Estimate from the coarsest blocks how many points of each name lie in the range."""
-        if self._ask.steps is None and self._ask.times is None:
-            return {name: float(counts[name]) for name in names}
+    def _too_many(self, counts: dict[str, int]) -> set[str]:
+        """Return the longest of many short metrics, whose points would be too many to read: a few per rank add up."""
+        if sum(counts.values()) <= MOST_POINTS:
+            return set()
+        share = max(self._ask.points, MOST_POINTS // len(counts))
+        return {name for name, count in counts.items() if count > share}
+
+    def _inside(self, names: set[str], counts: dict[str, int]) -> tuple[dict[str, float], dict[str, float]]:
+        """Return how many points of each name are selected, as the coarsest blocks tell, and how many blocks to read.
+
+        A metric has a curve for each rank and attempt: where each is drawn, each needs as many blocks as requested.
+        """
+        ask = self._ask
+        wanted = dict.fromkeys(names, float(ask.points))
+        if not self._per_curve and (ask.steps, ask.times, ask.ranks, ask.attempts) == (None, None, None, None):
+            return {name: float(counts[name]) for name in names}, wanted
         blocks = self._read_blocks(max(LEVELS), names)
-        share = blocks.count * _overlap(blocks, self._ask)
+        share = blocks.count * _overlap(blocks, ask)
         sums = np.bincount(blocks.name, weights=share, minlength=len(blocks.names))
-        return dict.fromkeys(names, 0.0) | dict(zip(blocks.names, sums.tolist(), strict=True))
+        inside = dict.fromkeys(names, 0.0) | dict(zip(blocks.names, sums.tolist(), strict=True))
+        if self._per_curve:
+            curves = np.bincount(blocks.name[series_starts(blocks)], minlength=len(blocks.names))
+            each = np.minimum(ask.points, ask.points if ask.fold else np.maximum(ROOM // np.maximum(curves, 1), LEAST))
+            wanted |= dict(zip(blocks.names, (each * curves).astype(np.float64).tolist(), strict=True))
+        return inside, wanted
 
     def _read_blocks(self, level: int, names: Collection[str]) -> Blocks:
         units = self._snapshot.holding(names, self._ask.times)
@@ -242,7 +296,7 @@ def _per_curve(columns: Points | Blocks, points: int) -> NDArray[np.int64]:
     starts, _ = series_bounds(columns)
     names = columns.name[starts]
     many = np.bincount(names, minlength=len(columns.names))[names] if len(names) else names
-    each: NDArray[np.int64] = np.minimum(points, np.maximum(ROOM // np.maximum(many, 1), 16)).astype(np.int64)
+    each: NDArray[np.int64] = np.minimum(points, np.maximum(ROOM // np.maximum(many, 1), LEAST)).astype(np.int64)
     return each
 
 

@@ -8,7 +8,6 @@ from stepscope.core.numbers import format_value
 from stepscope.sources.attempts import counts_of, nodes_of
 from stepscope.store.layout import RunFolder
 from stepscope.views import overview
-from stepscope.views.buckets import buckets_of
 from stepscope.views.event_list import QUIET, TEXTS, EventCount, line_of
 from stepscope.views.metric_list import first_look
 from stepscope.views.pace import STEP
@@ -16,13 +15,13 @@ from stepscope.views.run_card import card as card_of
 from stepscope.views.run_card import status
 from stepscope.views.run_list import row
 from stepscope.views.sinks import sink_rows
+from stepscope.views.sums import sums_of
 
 if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 EXACT = 300_000
 """Maximum rows of steps and phases for percentiles; beyond it, sums and means of all rows."""
-POINTS = 500
 CHANGES = 12
 """Maximum recent changes."""
 RANKS = 2000
@@ -87,12 +86,7 @@ def step_time(past: Past, counts: dict[str, int]) -> dict[str, Any] | None:
     phases = [name for name in counts if name.startswith(overview.PHASE)]
     if sum(counts[name] for name in (STEP, *phases)) <= EXACT:
         return overview.step_time(past, counts, None)
-    spent = {}
-    for name, series in past.overview([STEP, *phases], POINTS).items():
-        one = buckets_of(series)
-        figures = {"mean": one.average(), "p50": None, "p95": None, "max": one.highest()}
-        spent[name] = overview.TimeSpent(int(one.count.sum()), one.total(), figures)
-    return overview.divided(spent)
+    return overview.summed(sums_of(past, [STEP, *phases]))
 
 
 def changes(past: Past) -> list[dict[str, Any]]:
