@@ -41,6 +41,7 @@ GROUPS = (
         "gauntlet",
         "diagnosing",
         "sinks",
+        "stack_dumps",
     ),
 )
 

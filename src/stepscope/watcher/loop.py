@@ -275,6 +275,7 @@ class Watcher:
         quiet = rank.is_quiet()  # with many ranks, most are quiet in any one tick
         if beat:
             stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
+        if beat or rank.guard.is_asking():
             self._ends.check_progress(rank, self._ranks.values(), pair)
         rank.alive = rank.alive and rank.writes(sure=beat or self.woken)
         if quiet and rank.alive and not self.woken:

@@ -68,6 +68,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
         CURRENT.launch(begun)
         os.environ[RUN_ID_VARIABLE] = begun.id
         begun.catch()
+        begun.keep_console()
         imports = AfterImport()
         imports.call("torch", _watch)
         imports.call("hydra.core.hydra_config", lambda module: follow_hydra(module, CURRENT.later))
