@@ -93,12 +93,12 @@ def test_a_rank_without_a_coordinate_is_in_a_group_of_its_own():
 def test_a_step_shows_a_rank_beside_the_median(tmp_path):
     """Every phase of a rank beside the median of the others; without a rank, the latest in that step."""
     past = fleet(tmp_path, late=2)
-    shown = step_view(past, 50)
+    shown = step_view(past, (50, 50))
     assert (shown["rank"], shown["ranks"], shown["host"]) == (2, 4, "node-1")
     data = next(row for row in shown["phases"] if row["phase"] == "data")
     assert (data["seconds"], data["usual_seconds"]) == (pytest.approx(0.05), pytest.approx(0.01))
-    assert step_view(past, 50, 1)["late_seconds"] == pytest.approx(0.0)
-    assert step_view(past, 5000)["step_seconds"] is None
+    assert step_view(past, (50, 60), 1)["late_seconds"] == pytest.approx(0.0)
+    assert step_view(past, (5000, 5000))["step_seconds"] is None
 
 
 def test_a_map_is_plain_data(tmp_path):

@@ -224,9 +224,9 @@ def rounded(values: Floats) -> list[float | None]:
     return [value if known else None for value, known in zip(short.tolist(), finite.tolist(), strict=True)]
 
 
-def step_view(past: Past, step: int, rank: int | None = None, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return one step of a rank, by default of the latest in it: its phases beside those of the median rank."""
-    table = rank_table(past, (step, step), names, figures_only=True)
+def step_view(past: Past, steps: tuple[int, int], rank: int | None = None) -> dict[str, Any]:
+    """Return one step, or the mean of several, of a rank, by default of the latest: beside those of the median rank."""
+    table = rank_table(past, steps, figures_only=True)
     known = [row for row in table.rows if row.step_seconds is not None]
     wanted = [row for row in known if row.rank == rank]
     shown = wanted[0] if wanted else None
@@ -234,7 +234,8 @@ def step_view(past: Past, step: int, rank: int | None = None, names: Sequence[st
         shown = max(known, key=lambda row: (row.late_seconds or 0.0, -row.rank))
     own = {} if shown is None else shown.phases
     return {
-        "step": step,
+        "step": steps[0],
+        "last_step": steps[1],
         "rank": rank if shown is None else shown.rank,
         "ranks": len(known),
         "node": "" if shown is None else shown.node,

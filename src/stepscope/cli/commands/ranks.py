@@ -90,7 +90,7 @@ def _step(past: OpenedRun, options: argparse.Namespace) -> dict[str, Any]:
     """Return what is printed about one step."""
     from stepscope.views.ranks import step_view
 
-    facts = step_view(past, options.step, options.rank)
+    facts = step_view(past, (options.step, options.step), options.rank)
     if facts["step_seconds"] is None:
         who = "no rank" if options.rank is None else f"rank {options.rank} has not"
         cause = f"{who} recorded it" if options.rank is None else f"{who} recorded it in the newest attempt"
