@@ -287,3 +287,66 @@ def test_binary_output_is_handed_on_whole(bench):
     (longest,) = lines(last=1)
     assert longest.is_cut
     assert len(longest.text) == 16384
+
+
+RANKS = """
+    import os, subprocess, sys, time
+    rank = int(os.environ["RANK"])
+    for number in range(300):
+        print(f"rank {rank} says {number} " + "x" * 60, flush=True)
+    subprocess.run(["sh", "-c", f"echo child of {rank} >&2"])
+"""
+
+
+@pytest.mark.slow
+def test_four_ranks_under_torchrun_have_a_console_each(bench):
+    """What torchrun merges into one pipe is told apart by rank in the run, and no line is torn in the pipe."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node=4", *RUN]
+    pytest.importorskip("torch")
+    run = bench.run(RANKS, interpreter=launcher, environ={"PYTHONWARNINGS": ""})
+    assert run.process.returncode == 0, run.err
+    until(lambda: not keepers(bench), "the end of the keepers")
+    wanted = [f"rank {rank} says {number} " + "x" * 60 for rank in range(4) for number in range(300)]
+    assert sorted(run.out.splitlines()) == sorted(wanted)
+    for rank in range(4):
+        mine = [line for line in lines(ranks=(rank,)) if line.stream == "out"]
+        assert [line.text for line in mine] == wanted[300 * rank : 300 * rank + 300]
+        assert f"child of {rank}" in texts(ranks=(rank,), level="err")
+
+
+@pytest.mark.slow
+def test_workers_of_a_data_loader_are_kept(bench):
+    """Lines of DataLoader workers, which inherit the streams, are in the run."""
+    pytest.importorskip("torch")
+    code = """
+        import torch
+        class Numbers(torch.utils.data.Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, at):
+                print("item", at, flush=True)
+                return at
+        for batch in torch.utils.data.DataLoader(Numbers(), num_workers=2): pass
+        print("end")
+    """
+    run = bench.run(code, interpreter=RUN, environ={"PYTHONWARNINGS": ""})
+    assert run.process.returncode == 0, run.err
+    until(lambda: not keepers(bench), "the end of the keeper")
+    assert sorted(texts(level=None)) == ["end", *(f"item {number}" for number in range(4))]
+
+
+def test_a_full_disk_does_not_hold_the_program_up(bench):
+    """Without room for the console the program prints as before, and the lines are counted as lost."""
+    code = """
+        import os, time
+        for number in range(2000):
+            os.write(1, b"line %d\\n" % number)
+            if number == 1000:
+                root = os.path.join(os.environ["STEPSCOPE_DIR"])
+                for folder, names, files in os.walk(root):
+                    if "console" in names:
+                        os.rename(folder + "/console", folder + "/moved")
+                        open(folder + "/console", "w").close()
+            time.sleep(0.001 if number > 1000 else 0)
+    """
+    run = bench.run(code, interpreter=RUN)
+    assert run.out.splitlines() == [f"line {number}" for number in range(2000)]
