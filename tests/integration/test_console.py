@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import select
@@ -18,6 +19,7 @@ import pytest
 import stepscope
 from stepscope.store.console import ConsoleQuery, read_console
 from stepscope.store.layout import RunFolder
+from tests.faults import shim
 from tests.integration.processes import kill, of_module, until
 
 RUN = ["-m", "stepscope", "run"]
@@ -335,18 +337,32 @@ def test_workers_of_a_data_loader_are_kept(bench):
 
 
 def test_a_full_disk_does_not_hold_the_program_up(bench):
-    """Without room for the console the program prints as before, and the lines are counted as lost."""
+    """While the disk is full the program prints as before; lines of that time are counted as lost, later ones kept."""
+    guard = bench.folder / "full"
     code = """
-        import os, time
-        for number in range(2000):
-            os.write(1, b"line %d\\n" % number)
-            if number == 1000:
-                root = os.path.join(os.environ["STEPSCOPE_DIR"])
-                for folder, names, files in os.walk(root):
-                    if "console" in names:
-                        os.rename(folder + "/console", folder + "/moved")
-                        open(folder + "/console", "w").close()
-            time.sleep(0.001 if number > 1000 else 0)
+        import os, sys, time
+        def say(first, last):
+            for number in range(first, last):
+                start = time.monotonic()
+                os.write(1, b"line %d\\n" % number)
+                slowest.append(time.monotonic() - start)
+                time.sleep(0.001)
+        slowest = []
+        say(0, 100); time.sleep(0.5)
+        open(sys.argv[1], "w").close()
+        say(100, 600); time.sleep(0.5)
+        os.unlink(sys.argv[1])
+        time.sleep(1.5)
+        say(600, 700)
     """
-    run = bench.run(code, interpreter=RUN)
-    assert run.out.splitlines() == [f"line {number}" for number in range(2000)]
+    faults = shim.environment(shim.build(bench.folder), os.environ["STEPSCOPE_DIR"], guard, errno.ENOSPC)
+    run = bench.run(code, guard, interpreter=RUN, environ=faults)
+    assert run.out.splitlines() == [f"line {number}" for number in range(700)]
+    until(lambda: not keepers(bench), "the end of the keeper")
+    (path,) = folders()
+    answer = read_console(RunFolder(Path(path)), ConsoleQuery())
+    kept = [line.text for line in answer.lines if line.stream == "out"]
+    assert kept[:100] == [f"line {number}" for number in range(100)]
+    assert kept[-100:] == [f"line {number}" for number in range(600, 700)]
+    assert answer.dropped + len(kept) == 700
+    assert answer.dropped >= 500
