@@ -134,8 +134,8 @@ def _follow(past: OpenedRun, query: ConsoleQuery, printer: LinePrinter) -> None:
 
 
 def _remedy(past: OpenedRun) -> str:
-    if past.meta.get("source") in {"followed", "imported"}:
-        return "the lines are in the log of the program that recorded it"
+    if past.meta.get("followed") or past.meta.get("imported"):
+        return "another tool recorded it: look in the logs of that program"
     return "start it with `stepscope run`, or set recorder.console to on"
 
 
