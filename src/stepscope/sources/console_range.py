@@ -27,7 +27,7 @@ def moment_of(past: Past, text: str, *, is_end: bool, now: float | None = None) 
         UsageError: it is none of these, or the run has no such step.
     """
     if text.isdecimal() and text.isascii() and len(text) < 16:
-        return _end_of_step(past, int(text), is_end=is_end)
+        return _edge_of_step(past, int(text), is_end=is_end)
     age = _AGE.fullmatch(text)
     if age is not None:
         return (time.time() if now is None else now) - float(age[1]) * UNITS[age[2]]
@@ -37,14 +37,11 @@ def moment_of(past: Past, text: str, *, is_end: bool, now: float | None = None) 
         raise UsageError(f"read lines from or to {text!r}", "that is no step and no time", FORMS) from error
 
 
-def _end_of_step(past: Past, step: int, *, is_end: bool) -> float:
+def _edge_of_step(past: Past, step: int, *, is_end: bool) -> float:
     """Return when a step began on the first rank, or ended on the last."""
     if "step_seconds" not in past.names():
         raise UsageError(f"find step {step}", f"run {past.id} has no steps", "give a time instead")
-    wanted = step if is_end or step == 0 else step - 1
-    series = past.series("step_seconds", step_range=(wanted, wanted))
-    if not len(series.time):
+    found = past.series("step_seconds", step_range=(step, step))
+    if not len(found.time):
         raise UsageError(f"find step {step}", f"run {past.id} has no such step", "`stepscope show` says how many")
-    if is_end:
-        return float(series.time.max())
-    return float(series.time.min()) if step else 0.0
+    return float(found.time.max() if is_end else (found.time - found.value).min())

@@ -115,7 +115,7 @@ class HandedOnStream(threading.Thread):
         self._stream, self._source, self._target, self._keep, self._ended = name, source, target, keep, ended
         self._is_busy = False
         self.is_refused = False
-        """Whether whoever read the program's output has gone: then the program must learn it."""
+        """Whether the reader of the output has gone: the program must learn that."""
         self.is_terminal = os.isatty(target)
 
     def run(self) -> None:
