@@ -13,6 +13,7 @@ from stepscope.version import __version__
 from stepscope.web import analysis_responses as analysis
 from stepscope.web import handlers, responses
 from stepscope.web import parameters as given
+from stepscope.web.console_responses import PrintedLines
 from stepscope.web.downloads import KINDS, download
 from stepscope.web.failures import NotFoundError, failure_of
 from stepscope.web.handlers import JSON, reading, stating
@@ -134,6 +135,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     _read("/api/run", "The first screen of a run", RunParameters, responses.RunHead),
     _read("/api/names", "The metrics of a run", RunParameters, responses.Metrics),
     _read("/api/events", "The events of a run", given.EventParameters, responses.Events),
+    _read("/api/console", "What the ranks of a run printed", given.ConsoleParameters, PrintedLines),
     _read("/api/histograms", "The histograms of a run", given.HistogramParameters, responses.Histograms),
     _read("/api/machine", "The machine of a run", RunParameters, responses.RunMachine),
     _read("/api/compare", "A comparison of runs", given.CompareParameters, analysis.RunComparison),
