@@ -174,7 +174,7 @@ hang/lock: find the thread or process that holds the lock: `py-spy dump --pid PI
     a fork, locks of other threads are never released (use spawn or forkserver)
 hang/gil: native code keeps the GIL: `py-spy dump --native --pid PID` shows the function; run it in a process of its
     own, or release the GIL in it
-hang/debugger: a debugger or a breakpoint() holds this rank: continue or detach it, and remove breakpoints from the code
+hang/debugger: a debugger or a breakpoint() holds this rank: continue or detach it, and take breakpoints out of the code
 hang/stopped: the process is stopped by a signal (SIGSTOP, SIGTSTP, SIGTTIN): find out who sent it; `kill -CONT PID` on
     that node continues it
 crash: the traceback is in `stepscope show RUN`; resume from the last checkpoint once the cause is fixed

@@ -9,6 +9,8 @@ from typing import Any
 
 MOST_ENTRIES, MOST_GROUPS, MOST_MEMBERS = 20_000, 4096, 65_536
 """Maximum entries and groups of one record, and ranks of one group; the recorder itself keeps 2000 entries."""
+MOST_SIZES, MOST_DIMS, MOST_TEXT = 64, 16, 400
+"""Tensors of an entry, dimensions of each, and characters of a text that are read."""
 MOST_FRAMES = 24
 """Frames kept of an entry, innermost first."""
 MOST_BYTES = 256 << 10
@@ -180,14 +182,14 @@ def _groups(config: Any) -> tuple[RecordedGroup, ...]:
         if isinstance(ranks, str):  # "[0, 1, 2]"
             ranks = [part.strip() for part in ranks.strip("[] ").split(",")]
         members = [int(rank) for rank in ranks if _is_number(rank)] if isinstance(ranks, (list, tuple)) else []
-        found.append(RecordedGroup(str(name), str(one.get("desc") or ""), tuple(members[:MOST_MEMBERS])))
+        found.append(RecordedGroup(_text(name), _text(one.get("desc")), tuple(members[:MOST_MEMBERS])))
     return tuple(found)
 
 
 def _op(row: Mapping[str, Any], status: Mapping[int, GroupStatus]) -> RecordedOp:
     called = row.get("process_group")
-    name, description = (*called, "", "")[:2] if isinstance(called, (list, tuple)) else (called or "", "")
-    backend, _, operation = str(row.get("profiling_name") or "").rpartition(":")
+    name, description = (*_row(called), "", "")[:2] if not isinstance(called, str) else (called, "")
+    backend, _, operation = _text(row.get("profiling_name")).rpartition(":")
     number, collective = _whole(row.get("pg_id"), -1), _whole(row.get("collective_seq_id", row.get("seq_id")), 0)
     is_p2p = row.get("is_p2p") is True or operation.startswith(("send ", "recv "))
     state, retired = row.get("state"), row.get("retired") is True
@@ -196,10 +198,10 @@ def _op(row: Mapping[str, Any], status: Mapping[int, GroupStatus]) -> RecordedOp
     # gloo never sets a state: what it has stopped watching is done. NCCL also gives up what took too long.
     done = state == "completed" or (retired and (backend == "gloo" or (not is_p2p and collective <= known.completed)))
     return RecordedOp(
-        group=str(name),
+        group=_text(name),
         name=operation,
         backend=backend,
-        description=str(description),
+        description=_text(description),
         group_number=number,
         collective=collective,
         p2p=_whole(row.get("p2p_seq_id"), 0),
@@ -211,24 +213,31 @@ def _op(row: Mapping[str, Any], status: Mapping[int, GroupStatus]) -> RecordedOp
         created=_whole(row.get("time_created_ns"), 0) / 1e9,
         sizes=_sizes(row.get("input_sizes")),
         out_sizes=_sizes(row.get("output_sizes")),
-        dtypes=tuple(map(str, row["input_dtypes"])) if isinstance(row.get("input_dtypes"), (list, tuple)) else (),
+        dtypes=tuple(map(_text, _row(row.get("input_dtypes"))[:MOST_SIZES])),
         frames=_frames(row.get("frames")),
     )
 
 
 def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(value, (list, tuple)):
-        return ()
-    return tuple(tuple(_whole(dim, 0) for dim in size) for size in value if isinstance(size, (list, tuple)))
+    rows = [size[:MOST_DIMS] for size in _row(value)[:MOST_SIZES] if isinstance(size, (list, tuple))]
+    return tuple(tuple(_whole(dim, 0) for dim in size) for size in rows)
+
+
+def _row(value: Any) -> list[Any] | tuple[Any, ...]:
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _text(value: Any) -> str:
+    return value[:MOST_TEXT] if isinstance(value, str) else ""
 
 
 def _frames(value: Any) -> tuple[Mapping[str, Any], ...]:
-    rows = value[:MOST_FRAMES] if isinstance(value, (list, tuple)) else ()
+    rows = _row(value)[:MOST_FRAMES]
     return tuple(
         {
-            "file": str(row.get("filename") or row.get("file") or ""),
+            "file": _text(row.get("filename") or row.get("file")),
             "line": _whole(row.get("line"), 0),
-            "function": str(row.get("name") or row.get("function") or ""),
+            "function": _text(row.get("name") or row.get("function")),
         }
         for row in rows
         if isinstance(row, Mapping)
@@ -240,15 +249,15 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    text = str(value)
-    return not isinstance(value, (bool, float)) and len(text) < 19 and text.isascii() and text.isdecimal()
+    if isinstance(value, str):
+        return len(value) < 19 and value.isascii() and value.isdecimal()
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _whole(value: Any, instead: int) -> int:
     if isinstance(value, str):
-        negative = value.startswith("-") and _is_number(value[1:])
-        return int(value) if negative or _is_number(value) else instead
-    return value if isinstance(value, int) and not isinstance(value, bool) else instead
+        return int(value) if _is_number(value.removeprefix("-")) else instead
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else instead
 
 
 def _product(size: tuple[int, ...]) -> int:
