@@ -19,6 +19,7 @@ SHARED = frozenset(("checkpoint", "evaluation"))
 WATCHERS = frozenset(
     (
         *("stalled", "hung", "recovered", "ended", "stacks", "clock_jump", "alerting", "notification", "alert_request"),
+        *("flight_recorder", "nccl_ras", "hang_verdict"),
         *("alert_action", "alert_action_ended", "sampler_failed", "sampler_back", "sampler_slowed", "cgroup_oom_kill"),
         *("gpu_lost", "gpu_back", "gpu_throttled", "ecc_uncorrected", "xid"),
         *("gpu_driver_back", "gpu_driver_hung", "gpu_reader_ended"),

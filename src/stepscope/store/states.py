@@ -52,6 +52,8 @@ class RankState:
     """Microseconds since 1970 UTC."""
     ended: int | None = None
     """Microseconds since 1970 UTC; None while it runs."""
+    stall: str = ""
+    """stalled or hung, as its watcher sees it; empty while it moves."""
     inferred: bool = False
     """Whether the end was inferred afterwards rather than observed."""
     memory: int | None = None

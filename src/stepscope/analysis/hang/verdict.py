@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stepscope.analysis.hang.collectives import by_recorder
 from stepscope.analysis.hang.outliers import by_stacks
+from stepscope.analysis.hang.ras import by_ras
 from stepscope.analysis.hang.spelling import verb, who
 from stepscope.analysis.hang.stacks import DOES, LONG, OUTSIDE, STOPPED, Activity, activity_of
 from stepscope.analysis.hang.steps import by_steps, dead, gone_numbers, stuck
@@ -102,7 +104,7 @@ def _remedy(first: Suspicion, evidence: HangEvidence) -> str:
 
 
 def _opinions(evidence: HangEvidence) -> list[Suspicion | None]:
-    return [by_steps(evidence), by_stacks(evidence)]
+    return [by_steps(evidence), by_stacks(evidence), by_recorder(evidence), by_ras(evidence)]
 
 
 def _first(named: list[Suspicion]) -> Suspicion:
