@@ -58,9 +58,9 @@ def _straggler(evidence: Evidence) -> Finding | None:
     first = next(steps for steps in evidence.ranks if steps.rank == late.first.rank)
     mine = settled(first) or first
     case = Case(mine, composition(mine, evidence), evidence)
-    seconds = min(late.seconds, case.step)
+    seconds = min(late.seconds, case.step) if late.often == 1.0 else late.seconds
     # Sentence and gain show the mean step; the lateness, which decides, is that of undisturbed steps.
-    shown = late.step_seconds if late.often < 1.0 else case.step
+    shown = case.step if late.often == 1.0 and late.since is None else late.step_seconds
     found = case.slow(
         *("straggler", seconds * _late_steps(late, table) * mine.count, late.text(seconds, shown)),
         late.facts() | {"late_seconds": seconds, "waiting_seconds": _waited(table)},

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from stepscope.analysis.series.robust import median
-from stepscope.analysis.stragglers.lateness import Lateness, judge
+from stepscope.analysis.series.rolling import moving_median
+from stepscope.analysis.stragglers.lateness import AS_LATE, Lateness, judge
 from stepscope.analysis.stragglers.pace import RankTable, paces
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ BLOCKS = 20
 """Parts of a run that are judged one by one, if nobody is late in all of it."""
 IN_A_ROW, AT_THE_END = 3, 2
 """Parts in a row in which the same rank is late; at the end of the run, where it may go on."""
+EDGE = 9
+"""Width of the moving median that finds the step at which a rank became late."""
 FEWEST_LATE = 5
 """Minimum late steps, if only some steps are late."""
 SAME_RANK = 0.8
@@ -70,12 +73,29 @@ def _for_a_while(table: RankTable, share: float) -> Lateness | None:
         found = judge(paces(table.part(slice(first, end))), share)
         if found is None:
             continue
+        first, end = _widened(table, found, first, end)
         cost = found.seconds * (end - first)
         if best is None or cost > best[0]:
             since = None if first == 0 else int(table.step[first])
             until = None if end == count else int(table.step[end - 1])
             best = cost, found.between(int(table.step[0]) if since is None else since, until)
     return best[1] if best else None
+
+
+def _widened(table: RankTable, late: Lateness, first: int, end: int) -> tuple[int, int]:
+    """Return the exact steps in which a rank is late: parts of the run begin and end at any step."""
+    row = list(table.ranks).index(late.first.rank)
+    high = np.zeros(len(table.step), bool)
+    for values in (table.own, table.working):
+        if values is not None:
+            beyond = values[row] - np.median(np.delete(values, row, axis=0), axis=0)
+            high |= moving_median(beyond, EDGE) >= AS_LATE * late.seconds
+    edges = np.flatnonzero(~high)
+    middle = (first + end) // 2
+    before, after = edges[edges < middle], edges[edges > middle]
+    if not high[middle]:
+        return first, end
+    return int(before[-1]) + 1 if len(before) else 0, int(after[0]) if len(after) else len(high)
 
 
 def _stretches(parts: list[_Part]) -> list[list[_Part]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis.series.robust import medians
 from stepscope.core.vocabulary import MEETING
 
 if TYPE_CHECKING:
@@ -138,6 +139,14 @@ def calm(values: Floats) -> Floats:
     return np.asarray(np.sort(values, axis=1)[:, int(CALM * (values.shape[1] - 1))])
 
 
+def _usual(phase: str, values: Floats) -> Floats:
+    """Return the seconds of a phase that represent each rank; of one in which ranks wait, its median.
+
+    A partner of the late rank does not wait at the next meeting, so a low quantile of that says nothing.
+    """
+    return medians(values) if phase in MEETING or is_talk(phase) else calm(values)
+
+
 def _whole(table: RankTable) -> dict[str, Floats]:
     """Return the phases with all time that is in none of them as "other"; nothing without phases."""
     phases = dict(table.phases)
@@ -157,7 +166,7 @@ def paces(table: RankTable) -> list[StepTiming]:
     ordered = np.sort(own, axis=1)
     width = ordered[:, int(0.84 * (count - 1))] - ordered[:, int(0.16 * (count - 1))]
     noise = ERROR * width / 2 / np.sqrt(count)
-    parts = {name: calm(each) for name, each in _whole(table).items() if name not in NOW_AND_THEN}
+    parts = {name: _usual(name, each) for name, each in _whole(table).items() if name not in NOW_AND_THEN}
     longest = sorted(parts, key=lambda name: -float(parts[name].max()))[:MOST_PHASES]
     worked = calm(working) if working is not None else None
     return [
