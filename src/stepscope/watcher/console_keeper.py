@@ -45,7 +45,7 @@ SETTLE = 0.4
 """Seconds that an answer to DRAIN waits for the disk."""
 
 
-class Recording:
+class ConsoleRecording:
     """The thread that writes the book: nothing else waits for the disk."""
 
     def __init__(self, book: ConsoleBook) -> None:
@@ -106,7 +106,7 @@ class Recording:
             return items, lost
 
 
-class Stream(threading.Thread):
+class HandedOnStream(threading.Thread):
     """Hands one stream on, from where the program writes it to where it went before."""
 
     def __init__(self, name: str, source: int, target: int, keep: Callable[[str, bytes], None], ended: int) -> None:
@@ -173,20 +173,19 @@ class Stream(threading.Thread):
 
 
 def main(arguments: list[str]) -> int:
-    """Keep the console of one rank; the argument is its brief."""
+    """Keep the console of one rank. Arguments: the run's folder, and the rank's brief."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)  # they mean the program: what it prints at its end is worth the most
     os.umask(0o077)
-    brief = ConsoleBrief.decode(arguments[0])
-    folder = Path(brief.run)
+    folder, brief = Path(arguments[0]), ConsoleBrief.decode(arguments[1])
     journal = Journal(folder / "watcher.log")
     who = ConsoleWriterName(node_name(find_places().disk, boot_id()), brief.attempt, brief.rank)
-    recording = Recording(ConsoleBook(who, SegmentWriter(folder, who, brief.limit), brief.streams, journal.note))
+    recording = ConsoleRecording(ConsoleBook(who, SegmentWriter(folder, who, brief.limit), brief.streams, journal.note))
     recording.start()
     asks, answers, *files = range(KEPT_FROM, KEPT_FROM + 2 + 2 * len(brief.streams))
     ended, over = os.pipe()
     streams = [
-        Stream(name, source, target, recording.put, over)
+        HandedOnStream(name, source, target, recording.put, over)
         for name, source, target in zip(brief.streams, files[::2], files[1::2], strict=True)
     ]
     for stream in streams:
@@ -196,7 +195,7 @@ def main(arguments: list[str]) -> int:
     os._exit(0)
 
 
-def _attend(streams: list[Stream], recording: Recording, asks: int, answers: int, ended: int) -> None:
+def _attend(streams: list[HandedOnStream], recording: ConsoleRecording, asks: int, answers: int, ended: int) -> None:
     """Answer the rank, until every stream has ended, or one cannot be handed on any more."""
     left = len(streams)
     awaited = [asks, ended]
@@ -216,7 +215,7 @@ def _attend(streams: list[Stream], recording: Recording, asks: int, answers: int
             awaited = [ended]  # the rank has gone
 
 
-def _drain(streams: list[Stream], recording: Recording) -> None:
+def _drain(streams: list[HandedOnStream], recording: ConsoleRecording) -> None:
     """Wait until everything printed so far was handed on and is in the run, for at most SETTLE seconds."""
     until = time.monotonic() + SETTLE
     calm = 0
