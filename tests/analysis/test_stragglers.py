@@ -14,7 +14,7 @@ from stepscope.analysis.stragglers.lateness import Lateness, beyond_others, judg
 from stepscope.analysis.stragglers.pace import RankTable, StepTiming, paces
 from tests.analysis.straggler_rig import USUAL, Job
 
-LATE = 0.15
+LATE = 0.1
 
 
 def found(job: Job) -> Lateness:

@@ -42,6 +42,7 @@ def aligned(
         *(ranks, step, seconds, phases),
         [(nodes or {}).get(rank, "") for rank in ranks],
         [(facts or {}).get(rank, {}) for rank in ranks],
+        float(np.diff(step).mean()) if len(step) > 1 and some[0].weight is not None else 1.0,
     )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.stragglers.pace import RankTable
 
 
-LATE = 0.15
+LATE = 0.1
 """A straggler's own time exceeds that of the others by this share of a step."""
 MOST_SHOWN = 64
 """Ranks whose waiting a finding lists."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,12 +41,22 @@ HOST_OF_FIRST = ("other", "logging")
 def lateness_of(table: RankTable, share: float) -> Lateness | None:
     """Return who is late by at least a share of a step, and since when; None if nobody is."""
     count = len(table.step)
-    if len(table.ranks) < 2 or count < FEWEST:
+    if len(table.ranks) < 2 or count < _fewest(table):
         return None
-    whole = judge(paces(table), share)
-    if whole is not None:
-        return whole
-    return _for_a_while(table, share) or _now_and_then(table, share)
+    found = judge(paces(table), share) or _for_a_while(table, share)
+    if table.weight > 1:  # means do not tell what a rank always does from what it does now and then
+        return found if found is None or not _is_planned(found) else None
+    return found or _now_and_then(table, share)
+
+
+def _fewest(table: RankTable) -> int:
+    """Return how many columns of a table are enough to judge by."""
+    return max(1, math.ceil(FEWEST / table.weight))
+
+
+def _is_planned(late: Lateness) -> bool:
+    """Return whether a rank may do this now and then for all others: rank 0 prints, writes and uploads."""
+    return late.first.rank == 0 and late.first.phase in HOST_OF_FIRST
 
 
 class _Part(NamedTuple):
@@ -57,7 +68,7 @@ class _Part(NamedTuple):
 def _for_a_while(table: RankTable, share: float) -> Lateness | None:
     """Return who is late in a part of the run; of several such parts, in the one that costs most."""
     count = len(table.step)
-    blocks = min(BLOCKS, count // FEWEST)
+    blocks = min(BLOCKS, count // _fewest(table))
     if blocks < AT_THE_END:
         return None
     edges = np.linspace(0, count, blocks + 1).astype(int).tolist()
@@ -76,9 +87,9 @@ def _for_a_while(table: RankTable, share: float) -> Lateness | None:
         first, end = _widened(table, found, first, end)
         cost = found.seconds * (end - first)
         if best is None or cost > best[0]:
-            since = None if first == 0 else int(table.step[first])
+            since = int(table.step[first]) if table.weight == 1 or first == 0 else int(table.step[first - 1]) + 1
             until = None if end == count else int(table.step[end - 1])
-            best = cost, found.between(int(table.step[0]) if since is None else since, until)
+            best = cost, found.between(since, until)
     return best[1] if best else None
 
 
@@ -89,7 +100,7 @@ def _widened(table: RankTable, late: Lateness, first: int, end: int) -> tuple[in
     for values in (table.own, table.working):
         if values is not None:
             beyond = values[row] - np.median(np.delete(values, row, axis=0), axis=0)
-            high |= moving_median(beyond, EDGE) >= AS_LATE * late.seconds
+            high |= moving_median(beyond, EDGE if table.weight == 1 else 1) >= AS_LATE * late.seconds
     edges = np.flatnonzero(~high)
     middle = (first + end) // 2
     before, after = edges[edges < middle], edges[edges > middle]
@@ -126,8 +137,7 @@ def _now_and_then(table: RankTable, share: float) -> Lateness | None:
         return None
     row = list(table.ranks).index(found.first.rank)
     same = float((own.argmax(axis=0) == row)[late].mean())
-    is_planned = found.first.rank == 0 and found.first.phase in HOST_OF_FIRST
-    if same < SAME_RANK or is_planned:
+    if same < SAME_RANK or _is_planned(found):
         return None
     return replace(found, often=float(late.mean()))
 

@@ -6,7 +6,7 @@ program delays now this rank, now that one, but leaves some steps alone, while a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,11 +108,13 @@ class RankTable:
     """The node of each rank; empty if unknown."""
     facts: Sequence[Mapping[str, float]] = ()
     """What else is known of each rank; empty if nothing."""
+    weight: float = 1.0
+    """Steps of each column, which then has their means."""
 
     def part(self, chosen: slice) -> RankTable:
         """Return some of its steps."""
         phases = {name: each[:, chosen] for name, each in self.phases.items()}
-        return RankTable(self.ranks, self.step[chosen], self.seconds[:, chosen], phases, self.nodes, self.facts)
+        return replace(self, step=self.step[chosen], seconds=self.seconds[:, chosen], phases=phases)
 
     def spent(self, *names: str) -> Floats:
         """Return the seconds of some phases together."""
