@@ -1,25 +1,25 @@
 """Stragglers among real gloo ranks: whether the right rank is named, with the right class of cause, and no other.
 
-`python -m bench stragglers [--only WORD]` prints the figures, and one line per case on stderr.
+`python -m bench stragglers [--only WORD]` prints the figures, and one line per case on stderr; `--only live` times the
+alert.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import stepscope
 from bench.figure import Figure, Options
 from bench.sandbox import settled
 from bench.stragglers.cases import CLASSES, HEALTHY, PLANTED, Case
+from bench.stragglers.jobs import Jobs
+from bench.stragglers.live import measure_live
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 QUICK = ("data-hand-4-3", "healthy-hand-4-none")
 MOST_WRONG = 1.0
@@ -48,47 +48,6 @@ class Verdict:
         return self.cause == CLASSES.get(self.case.kind, "")
 
 
-class Jobs:
-    """The process that runs jobs one after the other."""
-
-    def __init__(self, scratch: Path) -> None:
-        """Start it: it imports torch once for all."""
-        self._scratch = scratch
-        words = [sys.executable, "-m", "bench.stragglers.job"]
-        self._log = (scratch / "ranks.log").open("wb")
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
-        )
-
-    def run(self, case: Case, **more: Any) -> tuple[Path, bool]:
-        """Run a case; return the folder of its run, and whether all ranks finished."""
-        run = self.start(case, **more)
-        return run, self.wait()
-
-    def start(self, case: Case, **more: Any) -> Path:
-        """Start a case; return the folder of its run."""
-        folder = self._scratch / case.name
-        folder.mkdir()
-        given = {**case._asdict(), "name": case.name, "folder": str(folder), **more}
-        if self._process.stdin is None:
-            raise RuntimeError("cannot start a job: the process has no input")
-        self._process.stdin.write(f"{json.dumps(given)}\n")
-        self._process.stdin.flush()
-        return folder / "runs" / "stragglers" / case.name
-
-    def wait(self) -> bool:
-        """Wait for the end of the case; return whether all ranks finished."""
-        if self._process.stdout is None:
-            raise RuntimeError("cannot wait for a job: the process has no output")
-        answer = self._process.stdout.readline()
-        return bool(answer) and bool(json.loads(answer)["ok"])
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-        self._log.close()
-
-
 def judge(jobs: Jobs, case: Case) -> Verdict:
     """Run a case, and return what the diagnosis says of it."""
     run, ok = jobs.run(case)
@@ -115,8 +74,9 @@ def measure(options: Options) -> list[Figure]:
         verdicts.append(verdict)
         mark = "ok   " if _is_right(verdict) else "WRONG"
         print(f"{mark} {case.name:26} {verdict.late} {verdict.cause}: {verdict.text}", file=sys.stderr, flush=True)
+    live = measure_live(jobs) if not options.quick and options.only in "live" else []
     jobs.close()
-    return _figures([one for one in verdicts if one.ok], sum(not one.ok for one in verdicts))
+    return [*_figures([one for one in verdicts if one.ok], sum(not one.ok for one in verdicts)), *live]
 
 
 def _is_right(verdict: Verdict) -> bool:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bench.stragglers.job import Job
 
 SLEEP = {"data": 0.003, "forward": 0.02, "backward": 0.02, "optimizer": 0.003}
+EXCUSED = ("warmup", "turns", "last_batch")
 HOGS = 4
 HOG = "while True: pass"
 
@@ -50,18 +51,23 @@ class Trouble:
         job, kind = self.job, self.job.kind
         if kind == "noise":
             return SLEEP.get(phase, 0.0) * max(-0.5, self.random.gauss(0, 0.2))
-        if kind == "warmup":
-            return 0.3 if phase == "forward" and step < 5 and self.rank == 1 else 0.0
-        if kind == "turns":
-            return job.seconds if phase == "forward" and self.rank == step % 2 else 0.0
-        if kind == "last_batch":
-            return -0.015 if phase == "forward" and step % 20 == 19 and self.rank == 1 else 0.0
+        if kind in EXCUSED:
+            return self._excused(step) if phase == "forward" else 0.0
         if self.rank not in job.late or not job.since <= step < job.until:
             return 0.0
         if kind == "tenth":
             return 8 * job.seconds if phase == "data" and step % 10 == 9 else 0.0
         place = {"compute": "forward", "work": "forward"}.get(kind, kind)
         return job.seconds if phase == place else 0.0
+
+    def _excused(self, step: int) -> float:
+        """Return the extra seconds of a forward pass for which nobody is to blame."""
+        kind = self.job.kind
+        if kind == "warmup":
+            return 0.3 if step < 5 and self.rank == 1 else 0.0
+        if kind == "turns":
+            return self.job.seconds if self.rank == step % 2 else 0.0
+        return -0.015 if step % 20 == 19 and self.rank == 1 else 0.0
 
 
 def compute(seconds: float) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stepscope.analysis.stragglers.course import lateness_of
 from stepscope.analysis.stragglers.lateness import Lateness, beyond_others, judge, ranks_in_words
-from stepscope.analysis.stragglers.pace import RankTable, StepTiming, paces
+from stepscope.analysis.stragglers.pace import StepTable, StepTiming, paces
 from tests.analysis.straggler_rig import USUAL, Job
 
 LATE = 0.1
@@ -145,7 +145,7 @@ def test_half_of_the_ranks_may_be_late() -> None:
 def test_without_phases_the_cause_cannot_be_seen() -> None:
     """Ranks that wait in no known phase have equal steps; if they do not, only the rank is known."""
     table = Job(4).table()
-    equal = RankTable(table.ranks, table.step, table.seconds)
+    equal = StepTable(table.ranks, table.step, table.seconds)
     assert lateness_of(equal, LATE) is None
     table.seconds[2] += 0.05
     late = lateness_of(equal, LATE)

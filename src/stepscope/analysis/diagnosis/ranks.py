@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.evidence import Evidence
     from stepscope.analysis.finding import Finding
     from stepscope.analysis.stragglers.lateness import Lateness
-    from stepscope.analysis.stragglers.pace import RankTable
+    from stepscope.analysis.stragglers.pace import StepTable
 
 
 LATE = 0.1
@@ -72,14 +72,14 @@ def _straggler(evidence: Evidence) -> Finding | None:
     return replace(found, remedy=late.remedy(), confidence=sure)
 
 
-def _late_steps(late: Lateness, table: RankTable) -> float:
+def _late_steps(late: Lateness, table: StepTable) -> float:
     """Return the share of the run's steps in which a rank is late."""
     first = -np.inf if late.since is None else late.since
     last = np.inf if late.until is None else late.until
     return late.often * float(((table.step >= first) & (table.step <= last)).mean())
 
 
-def _waited(table: RankTable) -> dict[str, float]:
+def _waited(table: StepTable) -> dict[str, float]:
     """Return the usual seconds of a step in which each rank may have waited for others; of a few ranks."""
     spent = table.spent(*MEETING)
     return {str(rank): median(spent[at]) for at, rank in enumerate(list(table.ranks)[:MOST_SHOWN])}

@@ -12,7 +12,7 @@ import numpy as np
 from stepscope.analysis.series.robust import median
 from stepscope.analysis.series.rolling import moving_median
 from stepscope.analysis.stragglers.lateness import AS_LATE, Lateness, judge
-from stepscope.analysis.stragglers.pace import RankTable, paces
+from stepscope.analysis.stragglers.pace import StepTable, paces
 
 if TYPE_CHECKING:
     from stepscope.core.arrays import Floats, Mask
@@ -38,7 +38,7 @@ HOST_OF_FIRST = ("other", "logging")
 """Phases in which rank 0 may do now and then what no other rank does."""
 
 
-def lateness_of(table: RankTable, share: float) -> Lateness | None:
+def lateness_of(table: StepTable, share: float) -> Lateness | None:
     """Return who is late by at least a share of a step, and since when; None if nobody is."""
     count = len(table.step)
     if len(table.ranks) < 2 or count < _fewest(table):
@@ -49,7 +49,7 @@ def lateness_of(table: RankTable, share: float) -> Lateness | None:
     return found or _now_and_then(table, share)
 
 
-def _fewest(table: RankTable) -> int:
+def _fewest(table: StepTable) -> int:
     """Return how many columns of a table are enough to judge by."""
     return max(1, math.ceil(FEWEST / table.weight))
 
@@ -65,7 +65,7 @@ class _Part(NamedTuple):
     late: Lateness | None
 
 
-def _for_a_while(table: RankTable, share: float) -> Lateness | None:
+def _for_a_while(table: StepTable, share: float) -> Lateness | None:
     """Return who is late in a part of the run; of several such parts, in the one that costs most."""
     count = len(table.step)
     blocks = min(BLOCKS, count // _fewest(table))
@@ -93,7 +93,7 @@ def _for_a_while(table: RankTable, share: float) -> Lateness | None:
     return best[1] if best else None
 
 
-def _widened(table: RankTable, late: Lateness, first: int, end: int) -> tuple[int, int]:
+def _widened(table: StepTable, late: Lateness, first: int, end: int) -> tuple[int, int]:
     """Return the exact steps in which a rank is late: parts of the run begin and end at any step."""
     row = list(table.ranks).index(late.first.rank)
     high = np.zeros(len(table.step), bool)
@@ -119,7 +119,7 @@ def _stretches(parts: list[_Part]) -> list[list[_Part]]:
     return found
 
 
-def _now_and_then(table: RankTable, share: float) -> Lateness | None:
+def _now_and_then(table: StepTable, share: float) -> Lateness | None:
     """Return the rank that is late in some steps only, such as every tenth, if that costs enough altogether."""
     own, usual = table.own, median(table.seconds.mean(axis=0))
     ordered = np.sort(own, axis=0)
@@ -142,6 +142,6 @@ def _now_and_then(table: RankTable, share: float) -> Lateness | None:
     return replace(found, often=float(late.mean()))
 
 
-def _only(table: RankTable, chosen: Mask) -> RankTable:
+def _only(table: StepTable, chosen: Mask) -> StepTable:
     phases: dict[str, Floats] = {name: each[:, chosen] for name, each in table.phases.items()}
     return replace(table, step=table.step[chosen], seconds=table.seconds[:, chosen], phases=phases)

@@ -95,7 +95,7 @@ def _is_number(value: object) -> bool:
 
 
 @dataclass(frozen=True)
-class RankTable:
+class StepTable:
     """The same steps of several ranks: arrays of rank by step, in seconds."""
 
     ranks: Sequence[int]
@@ -111,7 +111,7 @@ class RankTable:
     weight: float = 1.0
     """Steps of each column, which then has their means."""
 
-    def part(self, chosen: slice) -> RankTable:
+    def part(self, chosen: slice) -> StepTable:
         """Return some of its steps."""
         phases = {name: each[:, chosen] for name, each in self.phases.items()}
         return replace(self, step=self.step[chosen], seconds=self.seconds[:, chosen], phases=phases)
@@ -149,7 +149,7 @@ def _usual(phase: str, values: Floats) -> Floats:
     return medians(values) if phase in MEETING or is_talk(phase) else calm(values)
 
 
-def _whole(table: RankTable) -> dict[str, Floats]:
+def _whole(table: StepTable) -> dict[str, Floats]:
     """Return the phases with all time that is in none of them as "other"; nothing without phases."""
     phases = dict(table.phases)
     if phases:
@@ -158,7 +158,7 @@ def _whole(table: RankTable) -> dict[str, Floats]:
     return phases
 
 
-def paces(table: RankTable) -> list[StepTiming]:
+def paces(table: StepTable) -> list[StepTiming]:
     """Return the pace of each rank of a table."""
     count = table.seconds.shape[1]
     if not count:
