@@ -55,8 +55,11 @@ took = time.perf_counter() - start
 capture.release()
 open(sys.argv[1], "w").write(json.dumps(took * 1000))
 """
-KINDS = (("pipe", 0.001, "a line to a pipe, one every ms"), ("pipe", 0.0, "a line to a pipe, one after another"))
-KINDS = (*KINDS, ("terminal", 0.001, "a line to a terminal, one every ms"))
+KINDS = (
+    ("pipe", 0.001, "a line to a pipe, one every ms"),
+    ("pipe", 0.0, "a line to a pipe, one after another"),
+    ("terminal", 0.001, "a line to a terminal, one every ms"),
+)
 
 
 def measure(options: Options) -> list[Figure]:

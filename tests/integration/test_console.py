@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import select
@@ -18,6 +19,7 @@ import pytest
 import stepscope
 from stepscope.store.console import ConsoleQuery, read_console
 from stepscope.store.layout import RunFolder
+from tests.faults import shim
 from tests.integration.processes import kill, of_module, until
 
 RUN = ["-m", "stepscope", "run"]
@@ -287,3 +289,80 @@ def test_binary_output_is_handed_on_whole(bench):
     (longest,) = lines(last=1)
     assert longest.is_cut
     assert len(longest.text) == 16384
+
+
+RANKS = """
+    import os, subprocess, sys, time
+    rank = int(os.environ["RANK"])
+    for number in range(300):
+        print(f"rank {rank} says {number} " + "x" * 60, flush=True)
+    subprocess.run(["sh", "-c", f"echo child of {rank} >&2"])
+"""
+
+
+@pytest.mark.slow
+def test_four_ranks_under_torchrun_have_a_console_each(bench):
+    """What torchrun merges into one pipe is told apart by rank in the run, and no line is torn in the pipe."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node=4", *RUN]
+    pytest.importorskip("torch")
+    run = bench.run(RANKS, interpreter=launcher, environ={"PYTHONWARNINGS": ""})
+    assert run.process.returncode == 0, run.err
+    until(lambda: not keepers(bench), "the end of the keepers")
+    wanted = [f"rank {rank} says {number} " + "x" * 60 for rank in range(4) for number in range(300)]
+    assert sorted(run.out.splitlines()) == sorted(wanted)
+    for rank in range(4):
+        mine = [line for line in lines(ranks=(rank,)) if line.stream == "out"]
+        assert [line.text for line in mine] == wanted[300 * rank : 300 * rank + 300]
+        assert f"child of {rank}" in texts(ranks=(rank,), level="err")
+
+
+@pytest.mark.slow
+def test_workers_of_a_data_loader_are_kept(bench):
+    """Lines of DataLoader workers, which inherit the streams, are in the run."""
+    pytest.importorskip("torch")
+    code = """
+        import torch
+        class Numbers(torch.utils.data.Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, at):
+                print("item", at, flush=True)
+                return at
+        for batch in torch.utils.data.DataLoader(Numbers(), num_workers=2): pass
+        print("end")
+    """
+    run = bench.run(code, interpreter=RUN, environ={"PYTHONWARNINGS": ""})
+    assert run.process.returncode == 0, run.err
+    until(lambda: not keepers(bench), "the end of the keeper")
+    assert sorted(texts(level=None)) == ["end", *(f"item {number}" for number in range(4))]
+
+
+def test_a_full_disk_does_not_hold_the_program_up(bench):
+    """While the disk is full the program prints as before; lines of that time are counted as lost, later ones kept."""
+    guard = bench.folder / "full"
+    code = """
+        import os, sys, time
+        def say(first, last):
+            for number in range(first, last):
+                start = time.monotonic()
+                os.write(1, b"line %d\\n" % number)
+                slowest.append(time.monotonic() - start)
+                time.sleep(0.001)
+        slowest = []
+        say(0, 100); time.sleep(0.5)
+        open(sys.argv[1], "w").close()
+        say(100, 600); time.sleep(0.5)
+        os.unlink(sys.argv[1])
+        time.sleep(1.5)
+        say(600, 700)
+    """
+    faults = shim.environment(shim.build(bench.folder), os.environ["STEPSCOPE_DIR"], guard, errno.ENOSPC)
+    run = bench.run(code, guard, interpreter=RUN, environ=faults)
+    assert run.out.splitlines() == [f"line {number}" for number in range(700)]
+    until(lambda: not keepers(bench), "the end of the keeper")
+    (path,) = folders()
+    answer = read_console(RunFolder(Path(path)), ConsoleQuery())
+    kept = [line.text for line in answer.lines if line.stream == "out"]
+    assert kept[:100] == [f"line {number}" for number in range(100)]
+    assert kept[-100:] == [f"line {number}" for number in range(600, 700)]
+    assert answer.dropped + len(kept) == 700
+    assert answer.dropped >= 500

@@ -16,6 +16,7 @@ from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import canonical, unit_of
 from stepscope.sources.attempts import counts_of, nodes_of
+from stepscope.sources.first_error import first_error_of
 from stepscope.store.curves import MOST_POINTS
 from stepscope.store.layout import RunFolder
 from stepscope.store.machine import declared
@@ -279,21 +280,26 @@ def machine(past: Past, sums: Sums) -> dict[str, Any]:
 
 
 def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[str, Any]:
-    """Return how the run ended: for the first rank that failed, its last steps, its traceback, and what came before."""
+    """Return how the run ended: the first error, the last steps and lines of its rank, and what came before."""
     attempt = max((rank["attempt"] for rank in attempts), default=0)
     own = [rank for rank in attempts if rank["attempt"] == attempt]
     bad = [rank for rank in own if rank["state"] not in {"finished", "running"}]
-    number = min((rank["rank"] for rank in bad or own), default=0)
+    first = first_error_of(past)
+    number = first.rank if first is not None and first.ranks else min((rank["rank"] for rank in bad or own), default=0)
     events = [event for event in past.events() if event.get("kind") not in NO_REASON]
-    errors = [event for event in ours(events) if event.get("kind") == "exception" and event.get("rank") == number]
-    trace = str(errors[-1].get("traceback", "")).rstrip().splitlines() if errors else []
     return {
         "attempt": attempt,
         "rank": number,
-        "traceback": trace[-TRACE_LINES:],
+        "traceback": list(first.lines) if first is not None and first.lines else _traceback(events, number),
+        "first_error": None if first is None else first.as_dict(),
         "events": [_event(event) for event in events[-LAST_EVENTS:]],
         "steps": last_steps(past, number, attempt, last),
     }
+
+
+def _traceback(events: Sequence[dict[str, Any]], rank: int) -> list[str]:
+    errors = [event for event in ours(events) if event.get("kind") == "exception" and event.get("rank") == rank]
+    return str(errors[-1].get("traceback", "")).rstrip().splitlines()[-TRACE_LINES:] if errors else []
 
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:

@@ -115,23 +115,29 @@ class HandedOnStream(threading.Thread):
         self._stream, self._source, self._target, self._keep, self._ended = name, source, target, keep, ended
         self._is_busy = False
         self.is_refused = False
-        """Whether whoever read the program's output has gone: then the program must learn it."""
+        """Whether the reader of the output has gone: the program must learn that."""
         self.is_terminal = os.isatty(target)
 
     def run(self) -> None:
         """Hand on until nobody can write any more."""
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
+        rest = b""
         try:
             while not self.is_refused:
                 poll.poll()
                 self._is_busy = True
                 data = self._read()
+                if data:
+                    self._keep(self._stream, data)
+                self.follow_size()
+                whole = rest + data
+                # A line of which the end is waiting is handed on with its end, as the program wrote it.
+                at = whole.rfind(b"\n") + 1 if len(data) == READ and poll.poll(0) else len(whole)
+                rest = whole[at:] if at else b""
+                self._write(whole[:at] if at else whole)
                 if not data:
                     break
-                self.follow_size()
-                self._keep(self._stream, data)
-                self._write(data)
                 self._is_busy = False
                 if len(data) < READ // 16:
                     time.sleep(NAP)
@@ -162,7 +168,7 @@ class HandedOnStream(threading.Thread):
     def _write(self, data: bytes) -> None:
         while data:
             try:
-                data = data[os.write(self._target, data) :]
+                data = data[os.write(self._target, data[: whole_lines(data, select.PIPE_BUF)]) :]
             except BlockingIOError:  # made non-blocking by another program that shares it
                 select.select([], [self._target], [], 1.0)
             except BrokenPipeError:
@@ -170,6 +176,16 @@ class HandedOnStream(threading.Thread):
                 return
             except OSError:  # a full disk, a closed terminal: the program goes on, and its lines are in the run
                 return
+
+
+def whole_lines(data: bytes, most: int) -> int:
+    """Return how much to write at once: whole lines of at most `most` bytes together, or everything of a longer one.
+
+    Ranks often share a pipe. One write of that size is not mixed with those of other ranks.
+    """
+    if len(data) <= most:
+        return len(data)
+    return data.rfind(b"\n", 0, most) + 1 or data.find(b"\n") + 1 or len(data)
 
 
 def main(arguments: list[str]) -> int:

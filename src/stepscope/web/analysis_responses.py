@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import field
 
-from stepscope.web.responses import ComparedRun, Happening, LastAlert, PhaseShare, Response
+from stepscope.web.json_object import Response
+from stepscope.web.responses import ComparedRun, Happening, LastAlert, PhaseShare
 
 
 class Setting(Response):

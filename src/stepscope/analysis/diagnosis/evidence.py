@@ -13,6 +13,7 @@ from stepscope.analysis.series.robust import median, spread
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from stepscope.analysis.first_error.evidence import FirstError
     from stepscope.core.arrays import Floats, Integers, Mask
 
 
@@ -136,6 +137,8 @@ class Evidence:
     """Format of the source, if it is not our own."""
     nodes: Mapping[int, str] = field(default_factory=dict)
     """The node of each rank, where it is known."""
+    first_error: FirstError | None = None
+    """The error that the others follow from, if the run ended with one."""
 
     def track(self, name: str, rank: int | None = None) -> Track | None:
         """Return a metric of a rank, or of the lowest rank that has it."""
