@@ -24,6 +24,7 @@ GROUPS = (
     "serving",
     "terminal",
     "exporting",
+    "stragglers",
     "importing",
     "wandb_drop_in",
     "following",

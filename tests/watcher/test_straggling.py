@@ -6,8 +6,10 @@ import os
 
 import pytest
 
+from stepscope.alerts.evaluation import detectors
 from stepscope.analysis.stragglers.pace import StepTiming
 from stepscope.store.states import NodeState, RankState
+from stepscope.watcher.alerting import Alerting
 from stepscope.watcher.straggling import READ_EVERY, STALE, MachineFacts, OtherNodes, note_timings
 from tests.store.recorded import make_folder
 
@@ -77,3 +79,54 @@ def test_samples_of_the_machine_belong_to_its_ranks():
     assert (found[9]["gpu_clock_hertz"], found[9]["gpu_hot_ratio"]) == (1.1e9, 1.0)
     assert facts.add(latest | {"process/8/run_wait_ratio": 0.0}, [8, 9])[8]["run_wait_ratio"] == pytest.approx(0.27)
     assert "gpu_clock_hertz" not in facts.add(latest, [8])[8]
+
+
+RULE = {"name": "straggler", "detect": "straggler", "for": "2 points"}
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Ranks are compared whenever there are new steps."""
+    monkeypatch.setattr(detectors, "STRAGGLER_LOOK", 0.0)
+
+
+def late_on(stage, forward, others):
+    """Train one rank here, with steps of 0.1 s, beside a node whose ranks compute so long; return the alerts.
+
+    Rows have the time of this computer, which passes faster than that of the steps.
+    """
+    places = (stage.folder, stage.watcher.node, stage.journal, stage.watcher.streams, lambda: stage.watcher.sampling)
+    stage.watcher.alerting = stage.watcher.feed = Alerting(*places, {"alerting.rules": [RULE]})
+    rig = stage.trainer()
+    for second in range(40):
+        beside = NodeState("other", 0)
+        beside.ranks = {rank: RankState() for rank in (1, 2, 3)}
+        timings = [
+            StepTiming(rank, 0.1, seconds, None, {"forward": seconds, "backward": 0.1 - seconds}, node="other")
+            for rank, seconds in zip((1, 2, 3), others, strict=True)
+        ]
+        note_timings(beside.ranks, timings)
+        beside.save(stage.folder)
+        for step in range(second * 10, second * 10 + 10):
+            row = {"step_seconds": 0.1, "phase/forward": forward, "phase/backward": 0.1 - forward}
+            rig.run.log(row, step=step)
+            stage.tick()
+    return [event for event in stage.past().events("alert") if event["rule"] == "straggler"]
+
+
+@pytest.mark.usefixtures("often")
+def test_the_watcher_of_the_late_rank_says_so_for_the_whole_job(stage):
+    """It compares with the file of the other node, and puts its own timing into its own."""
+    (event,) = late_on(stage, 0.09, (0.05, 0.05, 0.05))
+    assert event["state"] == "firing"
+    assert event["text"].startswith("the other 3 ranks wait 40 ms in a step of 100 ms for rank 0 on ")
+    assert (event["evidence"]["rank"], event["evidence"]["cause"]) == (0, "compute")
+    state = stage.node().ranks[0]
+    assert (state.own_seconds, state.usual_seconds) == (pytest.approx(0.09), pytest.approx(0.1))
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("others", [(0.05, 0.05, 0.05), (0.05, 0.09, 0.05)])
+def test_the_watcher_of_another_rank_is_silent(stage, others):
+    """Whether nobody is late or a rank of the other node is: that node's watcher says it."""
+    assert late_on(stage, 0.05, others) == []

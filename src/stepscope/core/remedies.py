@@ -115,6 +115,8 @@ straggler/replica: check the machines of {who}: their devices, their network and
     its share of the data is harder
 straggler/uneven: give every rank the same amount of work: {who} gets more tokens or samples than the others; sort or
     pack by length, split batches by tokens, or move layers or experts
+straggler/gc: let all ranks collect garbage at the same step: gc.disable(), gc.freeze() once the model is loaded, and
+    gc.collect() every few hundred steps; keep fewer small Python objects alive
 straggler/work: micro-batches differ in their amount of work: pack sequences so that every micro-batch and every replica
     has about the same sum of squared lengths, or sort them by length first
 cpu_throttled: the cgroup's CPU quota throttles the training: raise the limit (cpu.max, --cpus, resources.limits.cpu),

@@ -53,9 +53,8 @@ class MachineFacts:
         gpus = sorted(int(match[1]) for name in latest if (match := _GPU.fullmatch(name)))
         found: dict[int, dict[str, float]] = {}
         for at, rank in enumerate(numbers):
-            now = {}
-            if f"process/{rank}/run_wait_ratio" in latest:
-                now["run_wait_ratio"] = latest[f"process/{rank}/run_wait_ratio"]
+            names = {fact: f"process/{rank}/{fact}" for fact in ("run_wait_ratio", "cpu_ratio")}
+            now = {fact: latest[name] for fact, name in names.items() if name in latest}
             if len(gpus) == len(numbers):  # launchers give the ranks of a node its GPUs in order
                 for name, fact in GPU_FACTS.items():
                     value = latest.get(f"gpu/{gpus[at]}/{name}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.series.robust import median
-from stepscope.analysis.stragglers.pace import RankTable, paces
+from stepscope.analysis.stragglers.pace import StepTable, paces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,7 @@ def timing_of(
     }
     known = {name: median(series[name].value[-size:]) for name in WORK if name in series and len(series[name])}
     last = int(step[-1]) if np.isfinite(step[-1]) else -1
-    table = RankTable([rank], np.full(1, last), seconds[None, :], phases, [node], [{**(facts or {}), **known}])
+    table = StepTable([rank], np.full(1, last), seconds[None, :], phases, [node], [{**(facts or {}), **known}])
     (found,) = paces(table)
     return found
 
