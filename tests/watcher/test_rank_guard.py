@@ -42,7 +42,7 @@ class FakeAsking:
     def __init__(self, answer):
         self.given, self.open, self.questions, self.ticks = answer, False, 0, 0
 
-    def ask(self, now):
+    def ask(self, now, *, record=False):
         self.open, self.ticks, self.questions = True, 0, self.questions + 1
 
     def answer(self, now):

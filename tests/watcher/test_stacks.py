@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.session import stacks as session_stacks
-from stepscope.watcher import stacks
+from stepscope.watcher import asking
+from stepscope.watcher.asking import Asking, find_spy
 from stepscope.watcher.death import Trainee
 from stepscope.watcher.proc import read_signals
-from stepscope.watcher.stacks import Asking, StackAnswer, at_prompt, digest, find_spy, parse_dump, parse_spy, trim
+from stepscope.watcher.stacks import StackAnswer, at_prompt, digest, parse_dump, parse_spy, trim
 from tests.integration.processes import SOURCE, until
 
 pytestmark = pytest.mark.processes
@@ -191,30 +192,44 @@ def test_an_event_gets_the_main_thread_and_the_innermost_frames():
 
 
 TRAINER = """
-import fcntl, os, sys, threading
+import ctypes, fcntl, os, pathlib, sys, threading, time
+from stepscope.session.answering import Answering
 from stepscope.session.stacks import register
+
+ring, mode = pathlib.Path(sys.argv[1]), sys.argv[2]
 
 def deadlock():
     lock = threading.Lock()
     lock.acquire()
     lock.acquire()
 
-descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+def keeping_the_interpreter():
+    while True:  # a signal wakes it, and it sleeps again
+        ctypes.PyDLL(None).sleep(600)
+
+descriptor = os.open(ring, os.O_RDWR | os.O_CREAT)
 fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, 0)
-kept = register(sys.argv[2]) if sys.argv[3] == "on" else None
-threading.Thread(target=deadlock, daemon=True).start()
+kept = register(ring.with_suffix(".stacks")) if mode != "off" else None
+if mode != "alone":
+    threading.Thread(target=deadlock, daemon=True).start()
+answering = Answering(ring)
+if mode not in ("off", "unanswered"):
+    answering.look()
+    tasks = pathlib.Path("/proc/self/task")
+    while mode == "keeping" and "stepscope-reply\\n" not in [path.read_text() for path in tasks.glob("*/comm")]:
+        time.sleep(0.01)
 print("ready", flush=True)
-deadlock()
+keeping_the_interpreter() if mode == "keeping" else deadlock()
 """
 
 
 class Stuck:
-    """A process in a deadlock, and what asks it."""
+    """A process that stands still in one of several ways, and what asks it."""
 
-    def __init__(self, folder, stacks_on="on", spy=""):
+    def __init__(self, folder, mode="answering", spy=""):
         ring_path, self.path = folder / "a.ring", str(folder / "a.stacks")
         environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
-        command = [sys.executable, "-c", TRAINER, str(ring_path), self.path, stacks_on]
+        command = [sys.executable, "-c", TRAINER, str(ring_path), mode]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
         assert self.process.stdout.readline() == "ready\n"
         self.descriptor = os.open(ring_path, os.O_RDWR)
@@ -241,8 +256,8 @@ class Stuck:
 
 @pytest.fixture
 def stuck(tmp_path, monkeypatch):
-    """Make processes in a deadlock, of which nothing is left; they have all the time that they want to answer."""
-    monkeypatch.setattr(stacks, "ANSWER_SECONDS", 60.0)
+    """Make processes that stand still, of which nothing is left; they have all the time that they want to answer."""
+    monkeypatch.setattr(asking, "PATIENCE_SECONDS", 60.0)
     made = []
 
     def make(**options):
@@ -259,35 +274,60 @@ def functions(answer):
 
 
 def test_a_process_in_a_deadlock_shows_its_stacks_again_and_again(stuck):
-    """All threads, twice the same, and the file does not grow without bound."""
+    """All threads but the one that answers, twice the same; no signal is sent, and no file is left."""
     each = stuck()
-    first = until(each.locked, "the deadlock")
-    before, asked = len(parse_dump(Path(each.path).read_text())), []
-    assert first.source == "faulthandler"
+    first, asked = until(each.locked, "the deadlock"), []
+    assert (first.source, len(first.stacks), first.stacks[0]["name"]) == ("trainer", 2, "MainThread")
 
     def same_and_asleep():  # at once, unless the machine took the processor from it in the middle of its answer
         asked.append(each.ask())
         return asked[-1].digest == first.digest and {wait["state"] for wait in asked[-1].waits} == {"S"}
 
     until(same_and_asleep, "the same answer")
-    threads = before + 2 * len(asked)
-    until(lambda: len(parse_dump(Path(each.path).read_text())) == threads, "two threads for each question")
+    assert os.stat(each.path).st_size == 0
+    assert sorted(path.name for path in Path(each.path).parent.glob("a.*")) == ["a.ask", "a.ring", "a.stacks"]
     assert each.process.poll() is None
 
 
-def test_a_full_file_of_dumps_is_emptied(stuck, monkeypatch):
-    """It lies in shared memory."""
-    monkeypatch.setattr(stacks, "FULL_BYTES", 10)
+def test_a_process_whose_interpreter_is_kept_is_asked_by_the_signal(stuck, monkeypatch):
+    """Its thread asks for the lock in vain, so no frame moves: now the handler may read them."""
+    monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.2)
+    each = stuck(mode="keeping")
+    answer = until(lambda: (one := each.ask()).source == "faulthandler" and one, "its stacks")
+    assert answer.why == asking.HELD_UP
+    assert "keeping_the_interpreter" in functions(answer)
+
+
+def test_a_process_without_its_thread_is_not_sent_the_signal(stuck):
+    """Its other threads may run: the handler would read frames that change, and the process could die of it."""
+    each = stuck(mode="unanswered")
+    answer = each.ask()
+    assert (answer.stacks, answer.why) == ([], "no thread of the process answers")
+    assert os.stat(each.path).st_size == 0
+
+
+def test_a_process_that_is_too_slow_is_given_up(stuck, monkeypatch):
+    """A stopped clock stands for a busy machine: without proof that no frame moves, there are no stacks."""
+    monkeypatch.setattr(asking, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.0)
     each = stuck()
+    monkeypatch.setattr(each.asking._question, "reply", lambda: None)
+    assert each.ask().why == "no thread of the process answers"
+
+
+def test_a_full_file_of_dumps_is_emptied(stuck, monkeypatch):
+    """It lies in shared memory; a process with one thread is asked by the signal, which interrupts only itself."""
+    monkeypatch.setattr(asking, "FULL_BYTES", 10)
+    each = stuck(mode="alone")
     until(lambda: each.ask().stacks and os.stat(each.path).st_size == 0, "an empty file")
-    assert each.ask().stacks
+    assert each.ask().source == "faulthandler"
 
 
 def test_a_stopped_process_is_not_sent_anything(stuck):
     """SIGSTOP: no answer, no signal that waits for it, and what the kernel tells is the same each time."""
     each = stuck()
     os.kill(each.process.pid, signal.SIGSTOP)
-    until(each.asking._stopped, "the stop")
+    until(each.asking._is_stopped, "the stop")
     answer = each.ask()
     assert (answer.source, answer.stacks, answer.why) == ("", [], "the process is stopped")
     until(lambda: each.ask().digest == each.ask().digest, "two answers alike")
@@ -296,20 +336,20 @@ def test_a_stopped_process_is_not_sent_anything(stuck):
 
 def test_without_the_handler_the_signal_is_never_sent(stuck):
     """It would end a process that does not catch it; the state of the threads is told instead."""
-    each = stuck(stacks_on="off")
+    each = stuck(mode="off")
     answer = each.ask()
-    assert (answer.stacks, answer.why) == ([], "stacks are switched off")
+    assert (answer.stacks, answer.why) == ([], "no thread of the process answers")
     assert answer.waits
+    assert each.asking._send() == "stacks are switched off"
     Path(each.path).touch()  # a file alone is no proof either
-    answer = each.ask()
-    assert answer.why == "the process does not catch the signal any more"
+    assert each.asking._send() == "the process does not catch the signal any more"
     assert each.process.poll() is None
 
 
 @pytest.mark.skipif(not find_spy(), reason="py-spy is not installed")
 def test_py_spy_is_asked_where_the_signal_is_not_caught(stuck):
     """The second source gives the same kind of stacks."""
-    each = stuck(stacks_on="off", spy=find_spy())
+    each = stuck(mode="off", spy=find_spy())
     answer = until(each.locked, "the deadlock")
     if not answer.stacks:
         pytest.skip("py-spy may not look into other processes here")
@@ -320,11 +360,11 @@ def test_py_spy_is_asked_where_the_signal_is_not_caught(stuck):
 @pytest.mark.parametrize("body", ["sleep 600", "echo not json", "exit 1"])
 def test_a_py_spy_that_fails_or_hangs_is_given_up(stuck, tmp_path, monkeypatch, body):
     """It has its deadline, and no process of it is left."""
-    monkeypatch.setattr(stacks, "SPY_SECONDS", 0.05 if "sleep" in body else 600.0)
+    monkeypatch.setattr(asking, "SPY_SECONDS", 0.05 if "sleep" in body else 600.0)
     script = tmp_path / "py-spy"
     script.write_text(f"#!/bin/sh\nexec {body}\n" if "sleep" in body else f"#!/bin/sh\n{body}\n")
     script.chmod(0o755)
-    each = stuck(stacks_on="off", spy=str(script))
+    each = stuck(mode="off", spy=str(script))
     answer = each.ask()
     assert (answer.stacks, each.asking._child) == ([], None)
     assert answer.why
@@ -336,11 +376,10 @@ def test_a_question_is_open_until_it_is_answered(stuck):
     now = time.monotonic_ns()
     assert each.asking.answer(now) is None
     each.asking.ask(now)
-    each.asking.ask(now)
+    each.asking.ask(now + 1)
     assert each.asking.open
-    until(lambda: each.asking.answer(time.monotonic_ns()), "an answer")
+    assert until(lambda: each.asking.answer(time.monotonic_ns()), "an answer").stacks
     assert not each.asking.open
-    until(lambda: len(parse_dump(Path(each.path).read_text())) == 2, "two threads")
 
 
 REGISTERING = """

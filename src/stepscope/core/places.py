@@ -15,10 +15,17 @@ if TYPE_CHECKING:
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory below it is made private and checked
 RING_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX = ".ring", ".schema", ".stacks", ".request"
 SPILL_SUFFIX, WAKE_SUFFIX = ".spill", ".wake"
+ASK_SUFFIX, ANSWER_SUFFIX, FLIGHT_SUFFIX = ".ask", ".answer", ".flight"
+"""How the watcher asks a trainer where its threads are; its answer; and torch's record of collectives."""
+REPLIER = "stepscope-reply"
+"""Name of the thread in a trainer that answers, as the kernel knows it: at most 15 characters."""
 ALERTING_SUFFIX, SINKS_SUFFIX, NOTICE_SUFFIX = ".alerting", ".sinks", ".notice"
 """The settings of alerts and of sinks, with addresses and their secrets: for the watcher alone, and removed with the
 ring; and what the terminal should show."""
-COMPANIONS = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX, SINKS_SUFFIX, NOTICE_SUFFIX, WAKE_SUFFIX)
+COMPANIONS = (
+    *(SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX, SINKS_SUFFIX, NOTICE_SUFFIX, WAKE_SUFFIX),
+    *(ASK_SUFFIX, ANSWER_SUFFIX, FLIGHT_SUFFIX, f"{ANSWER_SUFFIX}~", f"{FLIGHT_SUFFIX}~"),
+)
 """Files next to a ring that are removed with it."""
 WATCHER_LOCK, SEAL_LOCK = "watcher.lock", "seal.lock"
 HELD: set[Path] = set()

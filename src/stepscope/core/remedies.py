@@ -91,13 +91,30 @@ periodic_stall: check what your program does every {every}: saving, flushing, up
     the background, in smaller parts, or less often
 straggler: check {who}: its data, its device (`nvidia-smi -q -d PERFORMANCE,ECC`), and other jobs on its host; all other
     ranks wait for it; move it to another machine if it stays late
-straggler/data: {who} waits for its data while the other ranks do not: balance the shards and their storage
+straggler/data: {who} waits for its data while the other ranks do not: check its shard of the data, its disk or mount
+    and its loader workers (`stepscope show RUN` has the disk of its node); balance the shards and their storage
+straggler/compute: check the device and the clock of {who} (`nvidia-smi -q -d PERFORMANCE,CLOCK,ECC`), and which CPUs
+    and NUMA node its process is bound to; if it stays slow after a restart, leave its node out
+straggler/other_programs: find the program that runs on the CPUs of {who} (`top -H`, `ps -eo psr,pcpu,pid,args`), stop
+    it or move it, and bind every rank to CPUs of its own (numactl, taskset, --cpu-bind)
+straggler/heat: check fans, air flow and neighbouring devices of {who}; until its GPU is cool, leave its node out or
+    lower the power limit of all GPUs (nvidia-smi -pl), so that they run at one speed
+straggler/power: check the power supply, the power limit and the cables of the GPU of {who}: `nvidia-smi -q -d
+    PERFORMANCE,POWER` shows the reason
+straggler/clock: check the clocks of {who}: `nvidia-smi -q -d CLOCK,PERFORMANCE`; reset application clocks (nvidia-smi
+    -rac), or give all GPUs the same (nvidia-smi -lgc)
+straggler/host: look at the Python code that only {who} runs: `stepscope profile RUN` shows it; log and save less often
+    or in the background, and call gc.freeze() once the model is loaded
+straggler/link: check the network of {who}: its cables, link speed and errors (ibstat, ethtool -S), and which interface
+    it uses (NCCL_SOCKET_IFNAME, NCCL_IB_HCA); compare with NCCL_DEBUG=INFO on another rank
 straggler/stage: {who} has more work than the other stages: give it fewer layers; the last stage also has the head and
     the loss, the first stage the embedding
 straggler/worker: check the ranks of {who}: their device (`nvidia-smi -q -d PERFORMANCE,ECC`), their host and other jobs
     on it; the same stage of other replicas is faster, so the model is not the cause
 straggler/replica: check the machines of {who}: their devices, their network and other jobs on them; also check whether
     its share of the data is harder
+straggler/uneven: give every rank the same amount of work: {who} gets more tokens or samples than the others; sort or
+    pack by length, split batches by tokens, or move layers or experts
 straggler/work: micro-batches differ in their amount of work: pack sequences so that every micro-batch and every replica
     has about the same sum of squared lengths, or sort them by length first
 cpu_throttled: the cgroup's CPU quota throttles the training: raise the limit (cpu.max, --cpus, resources.limits.cpu),
@@ -157,6 +174,26 @@ hang: `stepscope show RUN` has the stacks at the point where it stopped; ranks t
     rank that is not in it
 hang/silent: check whether its process still runs; `py-spy dump --pid PID` shows where it stands. A training that is
     started with `stepscope run` records its stacks when it hangs
+hang/never_arrived: look at the line where the named rank stands: its data, its branch of the code, its input size;
+    ranks with different numbers of batches need torch.distributed.algorithms.join; then resume from the last checkpoint
+hang/desynchronised: make all ranks call the same collectives in the same order with the same shapes: look for
+    conditions on the rank or on data around the named lines; TORCH_DISTRIBUTED_DEBUG=DETAIL reports the first mismatch
+hang/collective_stuck: check network and devices of the ranks in that collective: link errors (ibstat, ethtool -S), Xid
+    messages in dmesg, `nvidia-smi`, NCCL_DEBUG=INFO; test with nccl-tests, and leave out nodes until it passes
+hang/dead_rank: find out why that rank ended (`stepscope show RUN`, its console, dmesg); the others wait for it until
+    their timeout: end the job, and resume from the last checkpoint
+hang/disk: check the file system of that node (df, mount, dmesg, the NFS or Lustre server); copy data and checkpoints to
+    a local disk; a process in state D cannot be killed until the file system answers
+hang/pipe: find the other end of the pipe: `ls -l /proc/PID/fd` on that node; a child process that was killed or waits
+    itself never writes to it
+hang/network: check the server that this rank talks to, and set a timeout for its requests
+hang/lock: find the thread or process that holds the lock: `py-spy dump --pid PID` on that node shows all threads; after
+    a fork, locks of other threads are never released (use spawn or forkserver)
+hang/gil: native code keeps the GIL: `py-spy dump --native --pid PID` shows the function; run it in a process of its
+    own, or release the GIL in it
+hang/debugger: a debugger or a breakpoint() holds this rank: continue or detach it, and take breakpoints out of the code
+hang/stopped: the process is stopped by a signal (SIGSTOP, SIGTSTP, SIGTTIN): find out who sent it; `kill -CONT PID` on
+    that node continues it
 crash: the traceback is in `stepscope show RUN`; resume from the last checkpoint once the cause is fixed
 crash/exit: the program set this exit code itself: its output says why; resume from the last checkpoint once that is
     fixed

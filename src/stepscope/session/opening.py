@@ -42,6 +42,7 @@ from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping, create
 from stepscope.recorder.native import settle as settle_hot_path
 from stepscope.recorder.overflow import Overflow
+from stepscope.session.answering import Answering
 from stepscope.session.current import CURRENT, keep_labels
 from stepscope.session.requests import answer
 from stepscope.session.run import Run
@@ -241,18 +242,25 @@ def record(
             watch.look(heartbeat, born, now)
         run.give_back()
         answer(request_path, run)
+        if run.answering is not None:
+            run.answering.look()
 
     intake.on_look, intake.ring = look, mapping.path
     run.overhead_budget = config.get("recorder.overhead_budget")
     run.watched = {name: config.get(f"recorder.watch.{name}") for name in WATCHED}
     if config.get("watcher.stacks"):
         run.stacks = register(mapping.path.with_suffix(STACKS_SUFFIX))
+        run.answering = Answering(mapping.path)
+        run.answering.look()
     HELD.add(mapping.path)
     _leave_settings(mapping.path, config)
     watch.begin(mapping.path, places)
     run.may_catch = config.get("recorder.catch") is not False
     if config.get("recorder.catch") is True:
         run.catch()
+    run.console_bytes = 0 if config.get("recorder.console") is False else config.get("store.console_bytes")
+    if config.get("recorder.console") is True:
+        run.keep_console()
     if os.getpid() == 1:
         tell("this process is PID 1: if its container dies, nobody is left to tell why; the next reader infers it")
     return run

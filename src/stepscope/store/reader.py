@@ -11,6 +11,8 @@ import numpy as np
 from stepscope.core.errors import UsageError
 from stepscope.core.vocabulary import Metric, metric_of, spellings
 from stepscope.store import series as shapes
+from stepscope.store.console import ConsoleAnswer, ConsoleQuery, read_console
+from stepscope.store.console_steps import steps_of
 from stepscope.store.curves import Ask, select, totals
 from stepscope.store.events import read_events
 from stepscope.store.machine import MachineDescription, declared, read_machines
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from stepscope.store.pyramid import Blocks
 
 _T = TypeVar("_T")
+EVERY_LINE = ConsoleQuery()
+"""The first lines of all ranks; see `ConsoleQuery.limit`."""
 RELISTS = 5
 """How often to list again when files are sealed, merged or deleted during a read."""
 
@@ -200,6 +204,18 @@ class Past:
         found, problems = read_events(self._folder)
         self._note(problems)
         return [event for event in found if kind is None or event.get("kind") == kind]
+
+    def console(self, query: ConsoleQuery = EVERY_LINE) -> ConsoleAnswer:
+        """Return what the ranks printed, in the order of time, each line with the step its rank had completed.
+
+        Raises:
+            UsageError: the query's pattern, level or cursor is not one.
+        """
+        answer = read_console(self._folder, query)
+        self._note(answer.problems)
+        if not answer.lines:
+            return answer
+        return replace(answer, lines=self.read(functools.partial(steps_of, answer.lines)))
 
     def frame(self) -> Any:
         """Return all points as a pandas or polars frame with columns name, rank, attempt, step, time, value.

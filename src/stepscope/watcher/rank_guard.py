@@ -10,11 +10,12 @@ from stepscope.core import ring
 from stepscope.core.endings import INTERRUPTED, end_of_source
 from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE
+from stepscope.watcher.asking import Asking
 from stepscope.watcher.death import EndEvidence, RankEnd, Trainee, decide_end, scheduler, shutting_down
 from stepscope.watcher.oom import KernelLog, OomWatch
 from stepscope.watcher.proc import PROC, ProcessProgress, read_progress
-from stepscope.watcher.stacks import Asking, StackAnswer, at_prompt
-from stepscope.watcher.stall import StackSample, StallDetector
+from stepscope.watcher.stacks import StackAnswer, at_prompt
+from stepscope.watcher.stall import ARMED, StackSample, StallDetector
 from stepscope.watcher.steps import StepTimes
 
 if TYPE_CHECKING:
@@ -154,6 +155,10 @@ class RankGuard:
         """Request the stacks of this rank as an event, because another rank hangs: `why` names it."""
         self._requested = self._requested or why
 
+    def is_asking(self) -> bool:
+        """Return whether an answer of the process may come at any time."""
+        return self.asking is not None and self.asking.open
+
     def _see(self, now: int, *, gpu_busy: bool) -> tuple[list[dict[str, Any]], StackAnswer | None]:
         """Request stacks, or read the answer."""
         if self.trainee is None or self.asking is None:
@@ -162,7 +167,7 @@ class RankGuard:
             if not self.stalls.wants_sample(now) and not self._requested:
                 return [], None
             self._before = read_progress(self.trainee.pid, self.proc, gpu_busy=gpu_busy)
-            self.asking.ask(now)
+            self.asking.ask(now, record=bool(self._requested) or self.stalls.state == ARMED)
         answer = self.asking.answer(now)
         if answer is None:
             return [], None
