@@ -659,6 +659,7 @@ export interface RunLedger {
   paid_seconds: number;
   goodput_ratio: number | null;
   ranks: number;
+  read_ranks: number;
   steps: number;
   seconds: Record<string, number>;
   attempts: LedgerAttempt[];
