@@ -41,6 +41,7 @@ GROUPS = (
         "diagnosing",
         "sinks",
         "stack_dumps",
+        "live_hangs",
     ),
 )
 
