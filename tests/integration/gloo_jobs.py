@@ -18,7 +18,7 @@ KINDS = {
     **dict.fromkeys(("loader_stands", "sleeps", "computes_forever"), "never_arrived"),
     **dict.fromkeys(("waits_for_lock", "waits_for_queue", "opens_fifo", "is_stopped", "is_traced"), "outside_torch"),
     **dict.fromkeys(("keeps_gil_computing", "keeps_gil_sleeping"), "outside_torch"),
-    **dict.fromkeys(("other_collective", "other_order", "other_shape", "skips_one"), "desynchronised"),
+    **dict.fromkeys(("other_collective", "other_order", "skips_one"), "desynchronised"),
     "dies": "dead_rank",
     "network_down": "collective_stuck",
 }
