@@ -18,6 +18,8 @@ from bench.sandbox import sandbox
 
 GROUPS = (
     *("hotpath", "bursts", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching", "choices"),
+    "first_errors",
+    "many_ranks",
     "page",
     "serving",
     "terminal",
@@ -40,6 +42,7 @@ GROUPS = (
         "gauntlet",
         "diagnosing",
         "sinks",
+        "console",
         "stack_dumps",
         "live_hangs",
     ),

@@ -34,7 +34,7 @@ def test_a_straggler_is_told_with_one_step_time() -> None:
     for machine in ({}, busy()):
         found = findings(evidence(*ranks(2, "forward"), series=machine))[0]
         step = format_value(found.evidence["step_seconds"], "seconds")
-        assert f"in a step of {step}," in found.text
+        assert f" in a step of {step} for rank 2: " in found.text
         assert found.expected_gain.startswith(f"step {step} → ")
 
 

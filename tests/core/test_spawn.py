@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 def test_arguments_keep_the_users_folder_out(monkeypatch):
     """The folder of the user's script and relative paths are no place to import from; ours is."""
     monkeypatch.setattr(sys, "path", ["/the/script", "relative", "", "/the/script", "/else"])
-    _, _, _, package, module, paths, *values = spawn.arguments("some.module", "a", "b")
+    _, _, _, package, module, paths, _, *values = spawn.arguments("some.module", "a", "b")
     assert paths.split("\x1f") == ["/else", str(Path(package).parent)]
     assert (module, values) == ("some.module", ["a", "b"])
 

@@ -16,7 +16,7 @@ def _section(name: str, **values: Any) -> dict[str, Any]:
 VALUES: dict[str, Any] = {
     **_section("recorder", enabled=True, ring_bytes=4 << 20, spill_bytes=128 << 20, memory_map=True),
     **_section("recorder", track_rank_0_only=False, max_names=200_000, max_events_per_second=1000),
-    **_section("recorder", device_values=True, overhead_budget=0.01, catch="auto"),
+    **_section("recorder", device_values=True, overhead_budget=0.01, catch="auto", console="auto"),
     **_section("recorder.watch", gradients=True, parameters=False, layers=(), modules=(), memory=True, flops=False),
     **_section("watcher", drain_interval=0.1, sync_interval=1.0, heartbeat_interval=2.0),
     **_section("watcher", stacks=True, stall_after=10.0, hang_after=300.0),
@@ -29,7 +29,7 @@ VALUES: dict[str, Any] = {
     **_section("exporters.grafana", enabled=False, path=""),
     **_section("exporters.prometheus", enabled=False, host="127.0.0.1", token=False, port=8000, targets=""),
     **_section("exporters.prometheus", max_series=2000),
-    **_section("store", dir="stepscope-runs", seal_bytes=4 << 20, seal_interval=300.0),
+    **_section("store", dir="stepscope-runs", seal_bytes=4 << 20, seal_interval=300.0, console_bytes=32 << 20),
     **_section("store", auto_cleanup=False, max_size_gb=0.0, max_age_days=0.0, max_runs=0),
     **_section("web", enabled=False, host="127.0.0.1", port=8080, refresh_interval=0.5, metrics=()),
 }

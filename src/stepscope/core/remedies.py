@@ -91,13 +91,30 @@ periodic_stall: check what your program does every {every}: saving, flushing, up
     the background, in smaller parts, or less often
 straggler: check {who}: its data, its device (`nvidia-smi -q -d PERFORMANCE,ECC`), and other jobs on its host; all other
     ranks wait for it; move it to another machine if it stays late
-straggler/data: {who} waits for its data while the other ranks do not: balance the shards and their storage
+straggler/data: {who} waits for its data while the other ranks do not: check its shard of the data, its disk or mount
+    and its loader workers (`stepscope show RUN` has the disk of its node); balance the shards and their storage
+straggler/compute: check the device and the clock of {who} (`nvidia-smi -q -d PERFORMANCE,CLOCK,ECC`), and which CPUs
+    and NUMA node its process is bound to; if it stays slow after a restart, leave its node out
+straggler/other_programs: find the program that runs on the CPUs of {who} (`top -H`, `ps -eo psr,pcpu,pid,args`), stop
+    it or move it, and bind every rank to CPUs of its own (numactl, taskset, --cpu-bind)
+straggler/heat: check fans, air flow and neighbouring devices of {who}; until its GPU is cool, leave its node out or
+    lower the power limit of all GPUs (nvidia-smi -pl), so that they run at one speed
+straggler/power: check the power supply, the power limit and the cables of the GPU of {who}: `nvidia-smi -q -d
+    PERFORMANCE,POWER` shows the reason
+straggler/clock: check the clocks of {who}: `nvidia-smi -q -d CLOCK,PERFORMANCE`; reset application clocks (nvidia-smi
+    -rac), or give all GPUs the same (nvidia-smi -lgc)
+straggler/host: look at the Python code that only {who} runs: `stepscope profile RUN` shows it; log and save less often
+    or in the background, and call gc.freeze() once the model is loaded
+straggler/link: check the network of {who}: its cables, link speed and errors (ibstat, ethtool -S), and which interface
+    it uses (NCCL_SOCKET_IFNAME, NCCL_IB_HCA); compare with NCCL_DEBUG=INFO on another rank
 straggler/stage: {who} has more work than the other stages: give it fewer layers; the last stage also has the head and
     the loss, the first stage the embedding
 straggler/worker: check the ranks of {who}: their device (`nvidia-smi -q -d PERFORMANCE,ECC`), their host and other jobs
     on it; the same stage of other replicas is faster, so the model is not the cause
 straggler/replica: check the machines of {who}: their devices, their network and other jobs on them; also check whether
     its share of the data is harder
+straggler/uneven: give every rank the same amount of work: {who} gets more tokens or samples than the others; sort or
+    pack by length, split batches by tokens, or move layers or experts
 straggler/work: micro-batches differ in their amount of work: pack sequences so that every micro-batch and every replica
     has about the same sum of squared lengths, or sort them by length first
 cpu_throttled: the cgroup's CPU quota throttles the training: raise the limit (cpu.max, --cpus, resources.limits.cpu),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _BOOT = """
 import importlib.util, os, sys
 for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
-    if int(name) > 2:
+    if int(name) > 2 and name not in sys.argv[4].split(","):
         try:
             os.close(int(name))
         except OSError:
@@ -26,11 +27,16 @@ loaded = importlib.util.module_from_spec(spec)
 sys.modules["stepscope"] = loaded
 spec.loader.exec_module(loaded)
 sys.path += [path for path in paths if path and path not in sys.path]
-sys.exit(importlib.import_module(module).main(sys.argv[4:]))
+sys.exit(importlib.import_module(module).main(sys.argv[5:]))
 """
-"""Close what C code of the parent let us inherit. Load exactly the parent's stepscope; anything else comes from the
-interpreter's own path first (a user's random.py must not shadow the standard library), then from the parent's."""
+"""Close what C code of the parent let us inherit, except what is meant for us. Load exactly the parent's stepscope;
+anything else comes from the interpreter's own path first (a user's random.py must not shadow the standard library),
+then from the parent's."""
 
+KEPT_FROM = 50
+"""The number under which a started program finds the first of the open files that it is given."""
+_OUT_OF_THE_WAY = 100
+"""Our copies of these files have higher numbers, so that none is overwritten before it is passed on."""
 _SHELL = "/bin/sh"
 _SHELL_DETACH = 'cd / && { "$@" <&3 3<&- & } 3<&0'
 _DETACH = """
@@ -49,13 +55,13 @@ class SpawnError(Exception):
     """No process can be started here; the text has the reason."""
 
 
-def arguments(module: str, *values: str) -> list[str]:
-    """Return the interpreter's arguments that run `main` of one of our modules."""
+def arguments(module: str, *values: str, keep: Sequence[int] = ()) -> list[str]:
+    """Return the interpreter's arguments that run `main` of one of our modules, which keeps these open files."""
     package = str(Path(__file__).resolve().parents[1])
     here = sys.path[0] if sys.path else ""
     paths = [path for path in sys.path if path and path != here and os.path.isabs(path)]
     paths.append(str(Path(package).parent))
-    return ["-I", "-c", _BOOT, package, module, chr(0x1F).join(paths), *values]
+    return ["-I", "-c", _BOOT, package, module, chr(0x1F).join(paths), ",".join(map(str, keep)), *values]
 
 
 def _absolute(environ: Mapping[str, str]) -> dict[str, str]:
@@ -96,8 +102,10 @@ def _pidfd() -> int | None:
         return None
 
 
-def start_detached(module: str, *values: str) -> None:
-    """Start `module` fully detached: not a child, no terminal, no open file of ours.
+def start_detached(module: str, *values: str, keep: Sequence[int] = ()) -> None:
+    """Start `module` fully detached: not a child, no terminal, no open file of ours except those in `keep`.
+
+    It finds these as KEPT_FROM, KEPT_FROM + 1, and so on.
 
     Its standard input is a pidfd of this process where the system supports that, so that it can always find out how we
     ended. Takes a few ms, until the first of two forks has happened.
@@ -105,20 +113,25 @@ def start_detached(module: str, *values: str) -> None:
     Raises:
         SpawnError: no process can be started.
     """
-    command = _launcher([interpreter(), *arguments(module, *values)])
+    numbers = range(KEPT_FROM, KEPT_FROM + len(keep))
+    command = _launcher([interpreter(), *arguments(module, *values, keep=numbers)])
     nowhere: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, at, os.devnull, os.O_RDWR, 0) for at in (0, 1, 2)]
     nowhere += [(os.POSIX_SPAWN_CLOSE, number) for number in _inheritable()]
     ourselves = _pidfd()
     if ourselves is not None:
         nowhere.append((os.POSIX_SPAWN_DUP2, ourselves, 0))
+    copies: list[int] = []
     try:
+        for number, kept in zip(numbers, keep, strict=True):
+            copies.append(fcntl.fcntl(kept, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY))
+            nowhere.append((os.POSIX_SPAWN_DUP2, copies[-1], number))
         # A session of its own: a Ctrl-C now, or a closed terminal, does not reach us.
         first = os.posix_spawn(command[0], command, _absolute(os.environ), file_actions=nowhere, setsid=True)
     except (OSError, ValueError, NotImplementedError) as error:
         raise SpawnError(str(error)) from error
     finally:
-        if ourselves is not None:
-            os.close(ourselves)
+        for descriptor in copies if ourselves is None else [*copies, ourselves]:
+            os.close(descriptor)
     try:
         status = os.waitpid(first, 0)[1]
     except ChildProcessError:  # SIGCHLD is ignored, or the user's os.wait() was quicker

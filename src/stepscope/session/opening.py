@@ -258,6 +258,9 @@ def record(
     run.may_catch = config.get("recorder.catch") is not False
     if config.get("recorder.catch") is True:
         run.catch()
+    run.console_bytes = 0 if config.get("recorder.console") is False else config.get("store.console_bytes")
+    if config.get("recorder.console") is True:
+        run.keep_console()
     if os.getpid() == 1:
         tell("this process is PID 1: if its container dies, nobody is left to tell why; the next reader infers it")
     return run

@@ -15,12 +15,14 @@ from stepscope.core.errors import in_words
 from stepscope.core.events import USER, WRITTEN_BY
 from stepscope.core.places import HELD
 from stepscope.core.provided import provided
+from stepscope.core.spawn import SpawnError
 from stepscope.recorder.automatic import make_step
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.hotpath import Recorder
 from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping
 from stepscope.session import card
+from stepscope.session.console import capture
 from stepscope.session.histogram import describe_array
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from stepscope.recorder.automatic import StepFollower
     from stepscope.recorder.declarations import Declarations, Layout
     from stepscope.session.answering import Answering
+    from stepscope.session.console import ConsoleCapture
     from stepscope.session.stacks import Stacks
     from stepscope.session.watching import Watch
 
@@ -81,6 +84,10 @@ class Run(Recorder):
         """Whether `catch` may record what the script hands to other trackers."""
         self.catching: Any = None
         """What does so, with `detach()`."""
+        self.console: ConsoleCapture | None = None
+        """What keeps the lines that this process prints."""
+        self.console_bytes = 0
+        """Maximum bytes of these lines in the run; 0 if none are to be kept."""
         self.is_launched = False
         """Whether `stepscope run` started it."""
         self._pid = os.getpid()
@@ -152,6 +159,15 @@ class Run(Recorder):
         except Exception as error:  # noqa: BLE001 - a tracker of any version must not stop the training; it is reported
             tell(f"cannot catch what other trackers are handed: {in_words(error, 300)}; set recorder.catch to false")
 
+    def keep_console(self) -> None:
+        """Also keep what this process prints, from now on, unless `recorder.console` is false. Never raises."""
+        if not self.recording or not self.console_bytes or self.console is not None:
+            return
+        try:
+            self.console = capture(str(self.path), self.rank, self.attempt, self.console_bytes)
+        except (OSError, SpawnError) as error:  # the program prints as it did, and the run says why it has no lines
+            self.own_event("console_off", cause=str(error))
+
     def _unwatch(self, error: object) -> None:
         parts = (self.catching, self.instrument)
         instrument, self.catching, self.instrument = self.instrument, None, None
@@ -221,6 +237,8 @@ class Run(Recorder):
 
     def _wind_up(self, error: object, state: int) -> None:
         self._unwatch(error)
+        if self.console is not None and not self.is_launched:
+            self.console.release()
         for follower in self.followers:
             follower.run_ended()
         if isinstance(error, BaseException):

@@ -13,7 +13,7 @@ from stepscope.analysis.diagnosis.evidence import RARE, Evidence, RankSteps, Tra
 from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, by_canonical, canonical
-from stepscope.sources.attempts import PHASE, STEP, at_keys, attempts_of, counts_of, is_foreign, logged_series
+from stepscope.sources.attempts import PHASE, STEP, at_keys, attempts_of, counts_of, is_foreign, logged_series, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +62,7 @@ def evidence_of(past: Past) -> Evidence:
         max(ended) - min(started) if ended else None,
         _processors(past.meta, series),
         str(past.meta["imported"].get("format") or "") if is_foreign(past) else "",
+        {rank: node.node for node in nodes_of(past) if node.attempt == last for rank in node.ranks},
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import zlib
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.events import USER, WRITTEN_BY, fits, is_users
+from stepscope.store.checked_line import decode_line, encode_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,10 +15,6 @@ if TYPE_CHECKING:
 
     from stepscope.store.layout import RunFolder
 
-CHECKED = re.compile(rb'(?s).{9}([0-9a-f]{8}).{3}"time": ')
-"""Start of a line with a checksum, `{"crc": "89abcdef", "time": `; damage to these bytes costs nothing. Older lines
-have no checksum."""
-HEAD = len('{"crc": "89abcdef", ')
 MOST_BYTES = 1 << 30
 """Maximum bytes read of one file; a real run has megabytes."""
 MOST_FILES = 10_000
@@ -34,8 +29,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 def encode_event(event: Mapping[str, Any]) -> bytes:
     """Return the line of an event, whose `time` is in microseconds since 1970."""
-    body = json.dumps({"time": event["time"], **event})[1:].encode()
-    return b'{"crc": "%08x", %s\n' % (zlib.crc32(body), body)
+    return encode_line(event)
 
 
 def decode_event(line: bytes) -> dict[str, Any] | None:
@@ -45,7 +39,7 @@ def decode_event(line: bytes) -> dict[str, Any] | None:
     underscore), and no text contains a lone surrogate.
     """
     try:
-        event = _loaded(line)
+        event = decode_line(line)
         time = event["time"] / 1e6
         if not 0 <= time <= MOST_SECONDS:
             return None
@@ -59,17 +53,6 @@ def decode_event(line: bytes) -> dict[str, Any] | None:
     found = {**event, "time": time, "kind": kind if isinstance(kind, str) else str(kind)[:100]}
     if is_users(found):
         found[WRITTEN_BY] = USER
-    return found
-
-
-def _loaded(line: bytes) -> Any:
-    """Return the parsed line; raise ValueError if it is damaged."""
-    checked = CHECKED.match(line)
-    if checked and zlib.crc32(line[HEAD:]) != int(checked[1], 16):
-        raise ValueError("its checksum is wrong")
-    found = json.loads(b"{" + line[HEAD:] if checked else line, parse_constant=str)
-    if not checked and next(iter(found), "") == "crc":
-        raise ValueError("its checksum cannot be read")
     return found
 
 

@@ -11,12 +11,15 @@ import numpy as np
 from stepscope.core.errors import UsageError
 from stepscope.core.vocabulary import Metric, metric_of, spellings
 from stepscope.store import series as shapes
-from stepscope.store.curves import Ask, select
+from stepscope.store.console import ConsoleAnswer, ConsoleQuery, read_console
+from stepscope.store.console_steps import steps_of
+from stepscope.store.curves import Ask, select, totals
 from stepscope.store.events import read_events
 from stepscope.store.machine import MachineDescription, declared, read_machines
 from stepscope.store.meta import read_meta
 from stepscope.store.parquet import EVERYTHING, Selection, connect
 from stepscope.store.points import Points
+from stepscope.store.rank_grid import RankGrid, rank_grid
 from stepscope.store.snapshot import Snapshot, take_snapshot
 from stepscope.store.states import overall, read_nodes
 
@@ -28,8 +31,11 @@ if TYPE_CHECKING:
 
     from stepscope.store.block_cache import BlockCache
     from stepscope.store.layout import RunFolder
+    from stepscope.store.pyramid import Blocks
 
 _T = TypeVar("_T")
+EVERY_LINE = ConsoleQuery()
+"""The first lines of all ranks; see `ConsoleQuery.limit`."""
 RELISTS = 5
 """How often to list again when files are sealed, merged or deleted during a read."""
 
@@ -133,6 +139,43 @@ class Past:
 
         return self._steadily(read)
 
+    def totals(self, names: Collection[str] | None = None) -> Blocks:
+        """Return one block per series (name, rank, attempt), ordered by name: exact count, extremes, mean, last value.
+
+        It is quick for any number of steps. Names that the run does not have are left out; None takes all.
+        """
+        return self.read(lambda snapshot, connection: totals(snapshot, connection, names))
+
+    def by_rank(
+        self,
+        name: str,
+        buckets: int = 200,
+        attempt: int | None = None,
+        step_range: tuple[int, int] | None = None,
+    ) -> RankGrid:
+        """Return one metric as arrays of ranks and buckets of steps, from the pyramid: quick for hundreds of ranks.
+
+        Args:
+            name: as in `series`.
+            buckets: maximum number of buckets.
+            attempt: only this attempt; the last by default.
+            step_range: first and last step, inclusive.
+
+        Raises:
+            UsageError: the run has no such metric.
+        """
+        chosen = max(self.attempts, default=0) if attempt is None else attempt
+
+        def read(snapshot: Snapshot) -> RankGrid:
+            recorded, factor = self._find(snapshot, name)
+            ask = Ask((recorded,), buckets, None, (chosen,), step_range)
+            found, problems = rank_grid(snapshot, self._connection, ask, self.cache)
+            self._note(problems)
+            scaled = {key: getattr(found, key) * factor for key in ("mean", "low", "high")} if factor != 1.0 else {}
+            return replace(found, name=name, **scaled)
+
+        return self._steadily(read)
+
     def summary(self, name: str, window: int | None = None) -> dict[str, Any]:
         """Return count, mean, std (population), min, max, p50, p95, p99, last and nonfinite of a metric.
 
@@ -161,6 +204,18 @@ class Past:
         found, problems = read_events(self._folder)
         self._note(problems)
         return [event for event in found if kind is None or event.get("kind") == kind]
+
+    def console(self, query: ConsoleQuery = EVERY_LINE) -> ConsoleAnswer:
+        """Return what the ranks printed, in the order of time, each line with the step its rank had completed.
+
+        Raises:
+            UsageError: the query's pattern, level or cursor is not one.
+        """
+        answer = read_console(self._folder, query)
+        self._note(answer.problems)
+        if not answer.lines:
+            return answer
+        return replace(answer, lines=self.read(functools.partial(steps_of, answer.lines)))
 
     def frame(self) -> Any:
         """Return all points as a pandas or polars frame with columns name, rank, attempt, step, time, value.

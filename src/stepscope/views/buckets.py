@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.core.arrays import Floats, Integers, Mask
+    from stepscope.store.pyramid import Blocks
     from stepscope.store.series import Series
 
 
@@ -32,8 +33,8 @@ class Buckets:
     """Number of finite points."""
     count: Integers
 
-    def select(self, keep: Mask) -> Buckets:
-        """Return the buckets where `keep` holds."""
+    def select(self, keep: Mask | slice) -> Buckets:
+        """Return the buckets where `keep` holds, or of a slice."""
         return Buckets(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
 
     def last_attempt(self) -> Buckets:
@@ -89,6 +90,11 @@ def buckets_of(series: Series) -> Buckets:
         ones = np.ones(len(series), np.int64)
         shape = (series.rank, series.attempt, series.step, series.time)
         return Buckets(*shape, clean, clean, clean, series.value, fine.astype(np.int64), ones)
+    return buckets_of_blocks(blocks)
+
+
+def buckets_of_blocks(blocks: Blocks) -> Buckets:
+    """Return blocks of the pyramid as buckets."""
     place = (blocks.rank, blocks.attempt, blocks.last_step, blocks.last_time / 1e6)
     values = (blocks.mean, blocks.min, blocks.max, blocks.last)
     return Buckets(*place, *values, blocks.count - blocks.nonfinite, blocks.count)

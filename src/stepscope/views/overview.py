@@ -16,10 +16,12 @@ from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import canonical, unit_of
 from stepscope.sources.attempts import counts_of, nodes_of
+from stepscope.store.curves import MOST_POINTS
 from stepscope.store.layout import RunFolder
 from stepscope.store.machine import declared
+from stepscope.store.parquet import Selection
 from stepscope.store.retention import size_of
-from stepscope.store.series import Series, summarize
+from stepscope.store.series import Series, by_name, summarize, whole
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import LOST_AFTER, NodeState, read_nodes
 from stepscope.views.buckets import buckets_of
@@ -29,14 +31,20 @@ from stepscope.views.rates import DEFINITIONS as RATES
 from stepscope.views.rates import rates
 from stepscope.views.run_list import standing
 from stepscope.views.sinks import sink_rows
+from stepscope.views.sums import lines_of, sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from stepscope.core.arrays import Floats
+    from stepscope.store.points import Points
     from stepscope.store.reader import Past
+    from stepscope.views.buckets import Buckets
+    from stepscope.views.sums import Sums
 
 PHASE, OWN = "phase/", "stepscope/"
+OWN_COST = tuple(f"{OWN}{name}" for name in ("log_seconds", "bytes_total", "drain_lag_seconds", "ring_fill_ratio"))
+"""Metrics that tell the cost of watching."""
 FIRST = ("loss", "accuracy", "perplexity", "learning_rate", "grad_norm", "epoch")
 """Canonical names that come first among the metrics; machine metrics come last."""
 WINDOW = 1_000_000
@@ -49,8 +57,10 @@ TIMED_ROWS = 5000
 """Minimum rows of a rank for the time of a call: one in 256 is timed, and the first is cold."""
 TREND = 24
 """Buckets of a metric's trend."""
-MACHINE_POINTS = 200
-"""Buckets used for the mean of a machine metric."""
+TREND_POINTS = 200
+"""Buckets in which the first rank of a metric is read for its trend."""
+FEW_RANKS = 16
+"""Ranks whose last steps are read one by one however long the run is; of more ranks all steps are summed."""
 LAST_STEPS = 20
 BESIDE = ("loss", "grad_norm", "learning_rate")
 """Metrics shown beside the time of a step."""
@@ -76,7 +86,7 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
     names = metric_names(counts, sampled)
     if metrics is not None:
         names = [name for name in names if name not in sampled]
-    stands, ranks = standing(nodes), attempts(nodes)
+    stands, ranks, sums = standing(nodes), attempts(nodes), sums_of(past)
     return {
         "run": identity(past),
         **{key: stands[key] for key in ("state", "cause", "step", "heard")},
@@ -84,15 +94,15 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
         "bytes": size_of(past.path),
         "points": sum(counts.values()),
         "attempts": ranks,
-        "time": step_time(past, counts, step_range(past, counts)),
-        "throughput": throughput(past, counts),
-        "metrics": [metric(past, name) for name in names[:metrics]],
+        "time": _step_time(past, counts, sums),
+        "throughput": throughput(past, counts, sums),
+        "metrics": metric_rows(past, names[:metrics], counts, sums),
         "metrics_total": len(names),
         "texts": last_texts(past),
-        "machine": machine(past, sampled),
+        "machine": machine(past, {name: sums[name] for name in sampled if name in sums}),
         "sinks": sink_rows(RunFolder(past.path)),
         "end": end(past, ranks, stands["step"]),
-        "own_cost": own_cost(past, counts, nodes, stands["duration"]),
+        "own_cost": own_cost(sums, nodes, stands["duration"]),
         "events": dict(Counter(str(event.get("kind", "other")) for event in past.events())),
         "problems": problems(past, counts),
         "definitions": DEFINITIONS,
@@ -161,6 +171,23 @@ def step_time(past: Past, counts: dict[str, int], steps: tuple[int, int] | None)
     return divided({name: TimeSpent(len(one), float(one.sum()), summarize(one)) for name, one in found.items()}, steps)
 
 
+def _step_time(past: Past, counts: dict[str, int], sums: Sums) -> dict[str, Any] | None:
+    """Return `step_time`; of very many steps of many ranks that of all steps, without percentiles."""
+    timed = {name: one for name, one in sums.items() if name == STEP or name.startswith(PHASE)}
+    if STEP not in timed or counts.get(STEP, 0) <= WINDOW or len(timed[STEP].rank) <= FEW_RANKS:
+        return step_time(past, counts, step_range(past, counts))
+    return summed(timed)
+
+
+def summed(timed: Mapping[str, Buckets]) -> dict[str, Any]:
+    """Return how the steps divide into phases, from exact sums: without percentiles."""
+    spent = {}
+    for name, one in timed.items():
+        figures = {"mean": one.average(), "p50": None, "p95": None, "max": one.highest()}
+        spent[name] = TimeSpent(int(one.count.sum()), one.total(), figures)
+    return divided(spent)
+
+
 def divided(spent: dict[str, TimeSpent], window: tuple[int, int] | None = None) -> dict[str, Any]:
     """Return how the steps divide into phases, the largest first; `spent` has the step and each phase by metric."""
     whole, phases = spent[STEP], {name.removeprefix(PHASE): one for name, one in spent.items() if name != STEP}
@@ -182,24 +209,43 @@ def divided(spent: dict[str, TimeSpent], window: tuple[int, int] | None = None) 
     return {"steps": whole.steps, "seconds": whole.seconds, "window": window, "step": figures, "phases": rows}
 
 
-def throughput(past: Past, counts: dict[str, int]) -> list[dict[str, Any]]:
-    """Return steps and samples per second of each attempt."""
+def throughput(past: Past, counts: dict[str, int], sums: Sums | None = None) -> list[dict[str, Any]]:
+    """Return steps and samples per second of each attempt; its sums need not be read again if they are given."""
     if STEP not in counts:
         return []
-    found = pace_of(past).attempts()
+    found = pace_of(past, sums).attempts()
     return [{"attempt": attempt, "ranks": len(ranks), **rates(ranks)._asdict()} for attempt, ranks in found.items()]
+
+
+def metric_rows(past: Past, names: Sequence[str], counts: Mapping[str, int], sums: Sums) -> list[dict[str, Any]]:
+    """Return the statistics of each metric over all ranks and attempts, and the trend of its first rank."""
+    short = [name for name in names if counts.get(name, 0) <= FINE_POINTS]
+    if sum(counts.get(name, 0) for name in short) > MOST_POINTS:
+        short = []
+    found = {name: (summarize(one.value), trend(one)) for name, one in _whole(past, short).items()}
+    summed = [name for name in names if name not in found and name in sums]
+    lines = lines_of(past, sums, summed, TREND_POINTS)
+    found |= {name: (sums[name].figures(), _parts(lines[name], TREND) if name in lines else []) for name in summed}
+    rows = ((name, *found[name]) for name in names if name in found)
+    return [{"name": name, "unit": unit_of(name), **figures, "trend": parts} for name, figures, parts in rows]
 
 
 def metric(past: Past, name: str) -> dict[str, Any]:
     """Return the statistics of one metric over all ranks and attempts, and its trend."""
-    series = past.series(name, points=FINE_POINTS)
-    figures = summarize(series.value) if series.buckets is None else buckets_of(series).figures()
-    return {"name": name, "unit": unit_of(name), **figures, "trend": trend(series)}
+    return metric_rows(past, [name], counts_of(past), sums_of(past, [name]))[0]
+
+
+def _whole(past: Past, names: Sequence[str]) -> dict[str, Series]:
+    points = past.points(list(names)) if names else None
+    return {} if points is None else {name: whole(name, part) for name, part in by_name(points)}
 
 
 def trend(series: Series, stretches: int = TREND) -> list[float | None]:
     """Return the mean of each part of the first rank's values; None if one of them is not finite."""
-    one = buckets_of(series)
+    return _parts(buckets_of(series), stretches)
+
+
+def _parts(one: Buckets, stretches: int) -> list[float | None]:
     value = np.where(one.finite < one.count, np.nan, one.mean)
     first = value[one.rank == one.rank.min()] if len(one.rank) else value
     parts: Sequence[Floats] = np.array_split(first, min(stretches, len(first)) or 1)
@@ -222,14 +268,12 @@ def machine_names(past: Past, counts: Iterable[str]) -> set[str]:
     return {name for name in counts if name.partition("/")[0] in groups and declared(machines, name)}
 
 
-def machine(past: Past, names: Collection[str]) -> dict[str, Any]:
+def machine(past: Past, sums: Sums) -> dict[str, Any]:
     """Return mean, maximum and last value of the machine metrics, and what could not be sampled and why."""
-    found = past.overview(names, points=MACHINE_POINTS) if names else {}
     absent = {what: why for node in past.machines() for what, why in node.absent.items()}
     devices = {what: name for node in past.machines() for what, name in node.devices.items()}
     metrics = {}
-    for name, series in sorted(found.items()):
-        one = buckets_of(series)
+    for name, one in sorted(sums.items()):
         metrics[name] = {"mean": one.average(), "min": one.lowest(), "max": one.highest(), "last": one.newest()}
     return {"metrics": metrics, "absent": absent, "devices": devices}
 
@@ -268,12 +312,11 @@ def last_steps(past: Past, rank: int, attempt: int, last: int | None) -> list[di
     names = set(past.names())
     if last is None or STEP not in names:
         return []
-    since = (last - LAST_STEPS + 1, last)
     phases = [name for name in names if name.startswith(PHASE)]
-    columns = {
-        name: _by_step(past.series(name, rank=rank, attempt=attempt, step_range=since))
-        for name in (STEP, *phases, *(name for name in BESIDE if name in names))
-    }
+    wanted = {STEP, *phases, *(name for name in BESIDE if name in names)}
+    chosen = Selection(wanted, (rank,), (attempt,), (last - LAST_STEPS + 1, last))
+    points = past.read(lambda snapshot, connection: snapshot.points(chosen, connection))
+    columns = {name: dict[int, float]() for name in wanted} | {name: _by_step(part) for name, part in by_name(points)}
     rows = []
     for step, seconds in sorted(columns[STEP].items())[-LAST_STEPS:]:
         taken = {name.removeprefix(PHASE): columns[name][step] for name in phases if step in columns[name]}
@@ -282,19 +325,17 @@ def last_steps(past: Past, rank: int, attempt: int, last: int | None) -> list[di
     return rows
 
 
-def _by_step(series: Series) -> dict[int, float]:
-    pairs = zip(series.step.tolist(), series.value.tolist(), strict=True)
+def _by_step(points: Points) -> dict[int, float]:
+    pairs = zip(points.step.tolist(), points.value.tolist(), strict=True)
     return {step: value for step, value in pairs if step != NO_STEP}
 
 
-def own_cost(
-    past: Past, counts: dict[str, int], nodes: list[NodeState], duration: float | None
-) -> dict[str, float | int | None]:
+def own_cost(sums: Sums, nodes: list[NodeState], duration: float | None) -> dict[str, float | int | None]:
     """Return the cost of watching, and what was lost."""
 
     def figure(name: str, which: str) -> float | None:
-        value = past.summary(f"{OWN}{name}")[which] if f"{OWN}{name}" in counts else None
-        return None if value is None else float(value)
+        one = sums.get(f"{OWN}{name}")
+        return None if one is None else (one.newest() if which == "last" else one.highest())
 
     ranks = [rank for node in nodes for rank in node.ranks.values()]
     busiest = max((rank.rows for rank in ranks), default=0)

@@ -13,7 +13,7 @@ from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.analysis.compare.quantity import is_loss, is_score
 from stepscope.core.numbers import format_money, format_value
 from stepscope.core.vocabulary import canonical
-from stepscope.sources.attempts import counts_of, nodes_of
+from stepscope.sources.attempts import nodes_of
 from stepscope.sources.diagnosis import diagnose
 from stepscope.version import __version__
 from stepscope.views.buckets import buckets_of
@@ -22,8 +22,9 @@ from stepscope.views.event_list import event_list, text_list
 from stepscope.views.ledger import usual_account
 from stepscope.views.machine_view import machine_view
 from stepscope.views.metric_list import metric_list
-from stepscope.views.overview import DEFINITIONS, own_cost
+from stepscope.views.overview import DEFINITIONS, OWN_COST, own_cost
 from stepscope.views.run_head import run_head
+from stepscope.views.sums import sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +87,7 @@ def report(past: Past, others: Sequence[Past] = (), now: float | None = None) ->
 
 
 def _performance(past: Past, head: dict[str, Any]) -> dict[str, Any]:
-    cost = own_cost(past, counts_of(past), nodes_of(past), head["status"]["duration"])
+    cost = own_cost(sums_of(past, OWN_COST), nodes_of(past), head["status"]["duration"])
     kept = {key: head["card"][key] for key in ("rate", "samples_per_second", "step_seconds", "gpu", "cost")}
     return {**kept, "time": head["time"], "throughput": head["throughput"], "own_cost": cost}
 

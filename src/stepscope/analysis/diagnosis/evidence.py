@@ -134,6 +134,8 @@ class Evidence:
     """Processors that the run may use."""
     foreign: str = ""
     """Format of the source, if it is not our own."""
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    """The node of each rank, where it is known."""
 
     def track(self, name: str, rank: int | None = None) -> Track | None:
         """Return a metric of a rank, or of the lowest rank that has it."""

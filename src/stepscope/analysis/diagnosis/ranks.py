@@ -7,28 +7,32 @@ work of a rank before that is its own; all others wait for the rank whose own wo
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.analysis.diagnosis.aligned_ranks import aligned
 from stepscope.analysis.diagnosis.case import Case, confidence, time
 from stepscope.analysis.diagnosis.composition import FLOOR, SURE, composition, settled
+from stepscope.analysis.diagnosis.rank_facts import rank_facts
 from stepscope.analysis.series.robust import median
+from stepscope.analysis.stragglers.course import lateness_of
 from stepscope.core.numbers import format_share
 from stepscope.core.vocabulary import MEETING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps
+    from stepscope.analysis.diagnosis.evidence import Evidence
     from stepscope.analysis.finding import Finding
-    from stepscope.core.arrays import Floats, Integers
+    from stepscope.analysis.stragglers.lateness import Lateness
+    from stepscope.analysis.stragglers.pace import RankTable
 
 
-LATE, MOSTLY = 0.15, 0.6
-"""A straggler's own time exceeds that of the others by this share of a step; it is the slowest in 60 % of the steps."""
-CALM = 0.15
-"""Quantile of a rank's own time over the steps that represents the rank."""
+LATE = 0.15
+"""A straggler's own time exceeds that of the others by this share of a step."""
+MOST_SHOWN = 64
+"""Ranks whose waiting a finding lists."""
 FEWEST = 10
 COMMUNICATES = 0.25
 """Share of the time in collectives from which it is a finding."""
@@ -47,77 +51,38 @@ def ranks(evidence: Evidence) -> list[Finding]:
 
 
 def _straggler(evidence: Evidence) -> Finding | None:
-    some = [steps for steps in evidence.ranks if steps.measured.any()]
-    common = _common(some)
-    if len(some) < 2 or len(common) < FEWEST:
+    table = aligned(evidence.ranks, evidence.nodes, rank_facts(evidence))
+    late = lateness_of(table, LATE) if table is not None else None
+    if late is None or table is None:
         return None
-    waited = [_waited(steps) for steps in some]
-    whole = np.stack([_aligned(steps, steps.seconds[steps.measured], common) for steps in some])
-    own = np.nan_to_num(whole)
-    own -= np.stack([_aligned(steps, each, common) for steps, each in zip(some, waited, strict=True)])
-    # A low quantile: another program delays now this rank, now that one, but leaves some steps alone.
-    typical, usual = np.quantile(own, CALM, axis=1), median(np.quantile(whole, CALM, axis=1))
-    late = int(np.argmax(typical))
-    cost, often = _beyond_others(typical, late), float((own.argmax(axis=0) == late).mean())
-    if usual <= 0 or cost / usual < LATE or often < MOSTLY:
-        return None
-    first, names = some[late], {name for steps in some for name in steps.phases if name not in MEETING}
+    first = next(steps for steps in evidence.ranks if steps.rank == late.first.rank)
     mine = settled(first) or first
     case = Case(mine, composition(mine, evidence), evidence)
-    cost = min(cost, case.step)
-    phases = {name: _late_in(some, late, name, common) for name in sorted(names)}
-    waits = {str(steps.rank): median(each) for steps, each in zip(some, waited, strict=True)}
-    found = _late(case, cost, phases, {"waiting_seconds": waits, "steps_slowest": often})
-    # Sentence and gain show the mean step; `usual`, which decides, is the undisturbed part of it.
-    return replace(found, confidence=confidence(cost / usual, LATE, mine.count))
-
-
-def _late(case: Case, cost: float, phases: dict[str, float], facts: dict[str, Any]) -> Finding:
-    """Return the finding about the late rank of a case, given by how many seconds it is late in each phase."""
-    rank, where, others = case.steps.rank, max(phases, key=lambda name: phases[name]), len(facts["waiting_seconds"]) - 1
-    text = f"rank {rank} is late by {time(cost)} in a step of {time(case.step)}, most of it in {where}; "
-    text += "the other rank waits for it" if others == 1 else f"the other {others} ranks wait for it"
-    return case.slow(
-        *("straggler", cost * case.steps.count, text),
-        {"late_rank": rank, "late_seconds": cost, "phase": where, "phases": phases} | facts,
+    seconds = min(late.seconds, case.step)
+    # Sentence and gain show the mean step; the lateness, which decides, is that of undisturbed steps.
+    shown = late.step_seconds if late.often < 1.0 else case.step
+    found = case.slow(
+        *("straggler", seconds * _late_steps(late, table) * mine.count, late.text(seconds, shown)),
+        late.facts() | {"late_seconds": seconds, "waiting_seconds": _waited(table)},
         threshold=LATE,
-        condition=f"if rank {rank} keeps up",
-        cause="compute" if where in ("forward", "optimizer") else where,
-        rank=rank,
+        condition=f"if {late.who} keeps up" if len(late.late) == 1 else f"if {late.who} keep up",
+        rank=late.first.rank,
     )
+    sure = confidence(late.confidence_share(), LATE, mine.count)
+    return replace(found, remedy=late.remedy(), confidence=sure)
 
 
-def _beyond_others(values: Floats, late: int) -> float:
-    return float(values[late] - np.median(np.delete(values, late)))
+def _late_steps(late: Lateness, table: RankTable) -> float:
+    """Return the share of the run's steps in which a rank is late."""
+    first = -np.inf if late.since is None else late.since
+    last = np.inf if late.until is None else late.until
+    return late.often * float(((table.step >= first) & (table.step <= last)).mean())
 
 
-def _late_in(every: Sequence[RankSteps], late: int, phase: str, common: Integers) -> float:
-    """Return by how many seconds a rank is late in a phase."""
-    seconds = [np.quantile(_aligned(steps, steps.phase(phase), common), CALM) for steps in every]
-    return _beyond_others(np.array(seconds), late)
-
-
-def _waited(steps: RankSteps) -> Floats:
-    """Return the seconds of each measured step in which a rank may have waited for others."""
-    return np.asarray(sum((steps.phase(name) for name in MEETING), np.zeros(int(steps.measured.sum()))))
-
-
-def _common(every: Sequence[RankSteps]) -> Integers:
-    """Return the steps that all ranks have measured, without the first."""
-    if not every:
-        return np.empty(0, np.int64)
-    found = every[0].step[every[0].measured]
-    for steps in every[1:]:
-        found = np.intersect1d(found, steps.step[steps.measured])
-    return np.unique(found)[1:]
-
-
-def _aligned(steps: RankSteps, values: Floats, common: Integers) -> Floats:
-    """Return the values of the common steps; of a step that was done twice, the last."""
-    step = steps.step[steps.measured]
-    order = np.argsort(step, kind="stable")
-    place = np.searchsorted(step[order], common, "right") - 1
-    return np.asarray(values[order][place])
+def _waited(table: RankTable) -> dict[str, float]:
+    """Return the usual seconds of a step in which each rank may have waited for others; of a few ranks."""
+    spent = table.spent(*MEETING)
+    return {str(rank): median(spent[at]) for at, rank in enumerate(list(table.ranks)[:MOST_SHOWN])}
 
 
 def _inside_backward(case: Case) -> float:

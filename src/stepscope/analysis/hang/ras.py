@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from stepscope.analysis.hang.evidence import RasCommunicator
+from stepscope.analysis.hang.ras_report import RUNNING
 from stepscope.analysis.hang.spelling import verb, who
 from stepscope.analysis.hang.suspicion import (
     COLLECTIVE_STUCK,
@@ -20,9 +20,8 @@ from stepscope.analysis.hang.suspicion import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stepscope.analysis.hang.evidence import HangEvidence
+    from stepscope.analysis.hang.evidence import HangEvidence, RasCommunicator
 
-RUNNING = "RUNNING"
 MOST_SAID = 6
 
 
@@ -54,28 +53,42 @@ def _stands(before: Iterable[RasCommunicator], after: Iterable[RasCommunicator])
 
 
 def _judge(one: RasCommunicator) -> Suspicion:
-    named = f"communicator {one.name[:18]}"
-    known = tuple(sorted(one.counts))
-    if one.dead or one.missing:
-        gone = tuple(sorted({*one.dead, *one.missing}))
+    return _gone(one) or _behind(one) or Suspicion(RAS)
+
+
+def _rest(one: RasCommunicator, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(one.counts) - set(ranks)))
+
+
+def _named(one: RasCommunicator) -> str:
+    return f"communicator {one.name[:18]}".strip()
+
+
+def _gone(one: RasCommunicator) -> Suspicion | None:
+    """Judge ranks that RAS misses, or that do not run."""
+    gone = tuple(sorted({*one.dead, *one.missing}))
+    if gone:
         kind, does = (DEAD_RANK, "ended") if one.dead else (NEVER_ARRIVED, "did not answer RAS")
-        rest = tuple(rank for rank in known if rank not in gone)
-        return Suspicion(RAS, kind, gone, rest, f"{who(gone)} of {named} {does}", [], 0.5)
+        return Suspicion(RAS, kind, gone, _rest(one, gone), f"{who(gone)} of {_named(one)} {does}", [], 0.5)
     odd = tuple(rank for rank, status in one.status.items() if status and status.upper() != RUNNING)
-    if odd:
-        text = f"{who(odd)} of {named} {verb(odd, 'is', 'are')} not running but {one.status[odd[0]]}"
-        return Suspicion(RAS, NEVER_ARRIVED, odd, tuple(rank for rank in known if rank not in odd), text, [], 0.5)
+    if not odd or len(odd) == len(one.counts):
+        return None
+    text = f"{who(odd)} of {_named(one)} {verb(odd, 'is', 'are')} not running but {one.status[odd[0]]}"
+    return Suspicion(RAS, NEVER_ARRIVED, odd, _rest(one, odd), text, [], 0.5)
+
+
+def _behind(one: RasCommunicator) -> Suspicion | None:
+    """Judge ranks that have begun fewer collectives than the others, or others."""
     totals = {rank: sum(counts.values()) for rank, counts in one.counts.items()}
     if len(set(totals.values())) > 1:
-        least = min(totals.values())
-        late = tuple(rank for rank in known if totals[rank] == least)
-        rest = tuple(rank for rank in known if rank not in late)
-        text = f"{who(late)} of {named} {verb(late, 'has', 'have')} begun {least} collectives, the others up to "
-        return Suspicion(RAS, NEVER_ARRIVED, late, rest, text + str(max(totals.values())), [], 0.5)
+        least, most = min(totals.values()), max(totals.values())
+        late = tuple(sorted(rank for rank, total in totals.items() if total == least))
+        text = f"{who(late)} of {_named(one)} {verb(late, 'has', 'have')} begun {least} collectives, others {most}"
+        return Suspicion(RAS, NEVER_ARRIVED, late, _rest(one, late), text, [], 0.5)
     kinds = Counter(tuple(sorted(counts.items())) for counts in one.counts.values())
-    if len(kinds) > 1:
-        usual = kinds.most_common(1)[0][0]
-        late = tuple(rank for rank in known if tuple(sorted(one.counts[rank].items())) != usual)
-        text = f"{who(late)} of {named} {verb(late, 'has', 'have')} begun other collectives than the others"
-        return Suspicion(RAS, DESYNCHRONISED, late, tuple(rank for rank in known if rank not in late), text, [], 0.5)
-    return Suspicion(RAS)
+    if len(kinds) < 2:
+        return None
+    usual = kinds.most_common(1)[0][0]
+    late = tuple(sorted(rank for rank, counts in one.counts.items() if tuple(sorted(counts.items())) != usual))
+    text = f"{who(late)} of {_named(one)} {verb(late, 'has', 'have')} begun other collectives than the rest"
+    return Suspicion(RAS, DESYNCHRONISED, late, _rest(one, late), text, [], 0.5)

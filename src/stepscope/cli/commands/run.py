@@ -16,7 +16,7 @@ from stepscope.core.endings import end_of
 from stepscope.core.errors import UsageError
 from stepscope.core.identity import RUN_ID_VARIABLE
 from stepscope.core.provided import provided
-from stepscope.session import program
+from stepscope.session import card, program
 from stepscope.session.current import CURRENT
 from stepscope.session.opening import init
 from stepscope.session.script_config import follow_argparse, follow_hydra
@@ -68,6 +68,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
         CURRENT.launch(begun)
         os.environ[RUN_ID_VARIABLE] = begun.id
         begun.catch()
+        begun.keep_console()
         imports = AfterImport()
         imports.call("torch", _watch)
         imports.call("hydra.core.hydra_config", lambda module: follow_hydra(module, CURRENT.later))
@@ -81,6 +82,7 @@ def _execute(found: program.FoundProgram, module: ModuleType) -> int:
         code = program.execute(found, module)
     except BaseException as error:
         CURRENT.end = end_of(error)
+        card.load()
         raise
     CURRENT.end = end_of(None)
     return code

@@ -1,0 +1,1 @@
+"""Which rank is late, why, and what it costs the job: one judgement for the diagnosis and the live alert."""

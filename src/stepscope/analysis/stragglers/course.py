@@ -1,0 +1,117 @@
+"""Who is late over the course of a run: always, since some step, or in some steps only."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stepscope.analysis.series.robust import median
+from stepscope.analysis.stragglers.lateness import Lateness, judge
+from stepscope.analysis.stragglers.pace import RankTable, paces
+
+if TYPE_CHECKING:
+    from stepscope.core.arrays import Floats, Mask
+
+
+FEWEST = 10
+"""Minimum steps to judge by."""
+BLOCKS = 20
+"""Parts of a run that are judged one by one, if nobody is late in all of it."""
+IN_A_ROW, AT_THE_END = 3, 2
+"""Parts in a row in which the same rank is late; at the end of the run, where it may go on."""
+FEWEST_LATE = 5
+"""Minimum late steps, if only some steps are late."""
+SAME_RANK = 0.8
+"""Share of these steps in which it must be the same rank."""
+QUARTERS = 4
+"""Late steps must occur in all quarters of the run but one: the first steps, or one hiccup, are no habit."""
+OUTLIER = 0.3
+"""A step is late if its slowest rank exceeds the others by this share of a usual step."""
+HOST_OF_FIRST = ("other", "logging")
+"""Phases in which rank 0 may do now and then what no other rank does."""
+
+
+def lateness_of(table: RankTable, share: float) -> Lateness | None:
+    """Return who is late by at least a share of a step, and since when; None if nobody is."""
+    count = len(table.step)
+    if len(table.ranks) < 2 or count < FEWEST:
+        return None
+    whole = judge(paces(table), share)
+    if whole is not None:
+        return whole
+    return _for_a_while(table, share) or _now_and_then(table, share)
+
+
+class _Part(NamedTuple):
+    first: int
+    end: int
+    late: Lateness | None
+
+
+def _for_a_while(table: RankTable, share: float) -> Lateness | None:
+    """Return who is late in a part of the run; of several such parts, in the one that costs most."""
+    count = len(table.step)
+    blocks = min(BLOCKS, count // FEWEST)
+    if blocks < AT_THE_END:
+        return None
+    edges = np.linspace(0, count, blocks + 1).astype(int).tolist()
+    parts = [
+        _Part(first, end, judge(paces(table.part(slice(first, end))), share))
+        for first, end in itertools.pairwise(edges)
+    ]
+    best: tuple[float, Lateness] | None = None
+    for stretch in _stretches(parts):
+        first, end = stretch[0].first, stretch[-1].end
+        if len(stretch) < (AT_THE_END if end == count else IN_A_ROW):
+            continue
+        found = judge(paces(table.part(slice(first, end))), share)
+        if found is None:
+            continue
+        cost = found.seconds * (end - first)
+        if best is None or cost > best[0]:
+            since = None if first == 0 else int(table.step[first])
+            until = None if end == count else int(table.step[end - 1])
+            best = cost, found.between(int(table.step[0]) if since is None else since, until)
+    return best[1] if best else None
+
+
+def _stretches(parts: list[_Part]) -> list[list[_Part]]:
+    """Return neighbouring parts in which the same rank is the latest."""
+    found: list[list[_Part]] = []
+    for _, group in itertools.groupby(parts, key=lambda part: part.late.first.rank if part.late else None):
+        stretch = list(group)
+        if stretch[0].late is not None:
+            found.append(stretch)
+    return found
+
+
+def _now_and_then(table: RankTable, share: float) -> Lateness | None:
+    """Return the rank that is late in some steps only, such as every tenth, if that costs enough altogether."""
+    own, usual = table.own, median(table.seconds.mean(axis=0))
+    ordered = np.sort(own, axis=0)
+    others = ordered[(len(own) - 1) // 2]  # of an even number the lower one: two ranks count from the faster
+    beyond = ordered[-1] - others
+    late = beyond > OUTLIER * usual
+    total = float(table.seconds.mean(axis=0).sum())
+    if int(late.sum()) < FEWEST_LATE or total <= 0 or float(beyond[late].sum()) / total < share:
+        return None
+    quarters = np.unique(np.flatnonzero(late) * QUARTERS // len(late))
+    if len(quarters) < QUARTERS - 1:
+        return None
+    found = judge(paces(_only(table, late)), OUTLIER)
+    if found is None or len(found.late) > 1:
+        return None
+    row = list(table.ranks).index(found.first.rank)
+    same = float((own.argmax(axis=0) == row)[late].mean())
+    is_planned = found.first.rank == 0 and found.first.phase in HOST_OF_FIRST
+    if same < SAME_RANK or is_planned:
+        return None
+    return replace(found, often=float(late.mean()))
+
+
+def _only(table: RankTable, chosen: Mask) -> RankTable:
+    phases: dict[str, Floats] = {name: each[:, chosen] for name, each in table.phases.items()}
+    return replace(table, step=table.step[chosen], seconds=table.seconds[:, chosen], phases=phases)

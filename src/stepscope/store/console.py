@@ -1,0 +1,310 @@
+"""What the ranks of a run printed: found by rank, attempt, time, text and level, in the order of time.
+
+Nothing is read that is not needed: the last lines are read from the ends of the files, and a page of lines from where
+the one before it ended. So neither the size of the logs nor the number of ranks decides how long an answer takes.
+"""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import itertools
+import json
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepscope.core.console_line import ConsoleLine
+from stepscope.core.errors import UsageError
+from stepscope.core.text_pattern import TextPattern
+from stepscope.store import console_segments as segments
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from stepscope.store.console_segments import ConsoleWriterName, Record
+    from stepscope.store.layout import RunFolder
+
+LEVELS = ("err", "error")
+"""`err`: lines of standard error (or that look like errors, where the streams are one); `error`: that look like errors,
+whatever their stream."""
+MOST_LINES = 100_000
+"""Maximum lines of one answer."""
+MOST_WRITERS = 50_000
+"""Maximum ranks and attempts read; no real run has more."""
+_ERROR = re.compile(
+    r"error|exception|traceback|fatal|critical|panic|segmentation fault|core dumped|out of memory|aborted|\bkilled\b",
+    re.IGNORECASE,
+)
+_COLOUR = re.compile("\x1b\\[[0-9;:]*m")
+_MOST_CURSOR = 1 << 22
+_Position = tuple[int, int]
+"""Segment and offset."""
+
+
+@dataclass(frozen=True)
+class ConsoleQuery:
+    """Which lines to read. None selects everything."""
+
+    ranks: Collection[int] | None = None
+    attempt: int | None = None
+    since: float | None = None
+    """First time, in seconds since 1970 UTC."""
+    until: float | None = None
+    """Last time, in seconds since 1970 UTC."""
+    after: str | None = None
+    """The cursor of an earlier answer to the same query: only lines that were printed, or grew, since."""
+    last: int | None = None
+    """Only this many of the newest lines; read from the end."""
+    pattern: str | None = None
+    """Plain text, or a regular expression between slashes; see `core.text_pattern`."""
+    level: str | None = None
+    """One of LEVELS."""
+    limit: int = 2000
+    """Maximum lines of the answer; the cursor leads to the others."""
+
+
+@dataclass(frozen=True)
+class ConsoleAnswer:
+    """Lines in the order of time."""
+
+    lines: list[ConsoleLine]
+    cursor: str
+    """For `ConsoleQuery.after`: where the answer ends."""
+    dropped: int
+    """Lines of these ranks that were printed but not kept, because of the size limit or a slow or full disk."""
+    problems: list[str]
+    more: bool = False
+    """Whether there are further lines now, behind the cursor."""
+
+
+def has_consoles(folder: RunFolder) -> bool:
+    """Return whether anything was kept of what the ranks of a run printed."""
+    return bool(segments.find_segments(folder))
+
+
+def read_console(folder: RunFolder, query: ConsoleQuery) -> ConsoleAnswer:
+    """Return the lines that a query selects; their `step` is left out (`Past.console` adds it).
+
+    Raises:
+        UsageError: the pattern, the level or the cursor is not one.
+    """
+    return _ConsoleReading(folder, query).answer()
+
+
+class _Found(NamedTuple):
+    """A record, and where its segment goes on."""
+
+    time: float
+    record: Record
+    position: _Position
+    is_wanted: bool
+
+
+@dataclass
+class _ConsoleReading:
+    """One query."""
+
+    folder: RunFolder
+    query: ConsoleQuery
+    problems: list[str] = field(default_factory=list)
+    dropped: int = 0
+
+    def __post_init__(self) -> None:
+        query = self.query
+        if query.level is not None and query.level not in LEVELS:
+            raise UsageError(f"read level {query.level!r} of a console", "there is none", f"use {' or '.join(LEVELS)}")
+        self.pattern = TextPattern.of(query.pattern) if query.pattern else None
+        self.after = _decoded(query.after)
+        self.limit = max(1, min(query.limit, MOST_LINES))
+        found = segments.find_segments(self.folder)
+        if len(found) > MOST_WRITERS:
+            self.problems.append(f"console: only {MOST_WRITERS} of {len(found)} ranks were read: too many for a run")
+        self.files = {
+            who: files
+            for who, files in list(found.items())[:MOST_WRITERS]
+            if (query.ranks is None or who.rank in query.ranks) and query.attempt in {None, who.attempt}
+        }
+
+    def answer(self) -> ConsoleAnswer:
+        self.dropped += sum(map(self._gap, self.files))
+        lines, positions, more = self._newest() if self.query.last is not None else self._oldest()
+        return ConsoleAnswer(lines, _encoded(positions), self.dropped, self.problems, more)
+
+    def _newest(self) -> tuple[list[ConsoleLine], dict[ConsoleWriterName, _Position], bool]:
+        ends = {who: (max(files), segments.complete_size(files[max(files)])) for who, files in self.files.items()}
+        parts = [self._backwards(who, end) for who, end in ends.items()]
+        wanted = min(self.query.last or 0, self.limit)
+        lines: list[ConsoleLine] = []
+        for line in heapq.merge(*parts, key=_age):
+            if len(lines) >= wanted:
+                break
+            lines.append(line)
+        return lines[::-1], ends, False
+
+    def _backwards(self, who: ConsoleWriterName, end: _Position) -> Iterator[ConsoleLine]:
+        """Yield the wanted lines of a writer, the newest first."""
+        grown: set[int] = set()  # numbers of lines whose later record we have had
+        files = self.files[who]
+        for number in sorted(files, reverse=True):
+            damaged = 0
+            size = end[1] if number == end[0] else segments.complete_size(files[number])
+            for line in _surely(segments.backward(files[number], size)):
+                if self._is_skipped(line):
+                    continue
+                record = segments.decode_record(line, who)
+                if isinstance(record, ConsoleLine):
+                    is_old = record.number in grown
+                    (grown.add if segments.is_again(line) else grown.discard)(record.number)
+                    if not is_old and self._wants(record):
+                        yield record
+                    if self.query.since is not None and record.time < self.query.since:
+                        return
+                elif record is not None:
+                    self.dropped += record.lines
+                else:
+                    damaged += 1
+            self._note(files[number], damaged)
+
+    def _oldest(self) -> tuple[list[ConsoleLine], dict[ConsoleWriterName, _Position], bool]:
+        positions = {who: self._start(who) for who in self.files}
+        parts = [self._forwards(who, positions[who]) for who in self.files]
+        lines: dict[tuple[ConsoleWriterName, int], ConsoleLine] = {}
+        more = False
+        for who, found in heapq.merge(*parts, key=lambda pair: pair[1].time):
+            if len(lines) >= self.limit:
+                more = True
+                break
+            positions[who] = found.position
+            if isinstance(found.record, ConsoleLine):
+                lines.pop((who, found.record.number), None)  # an earlier state of the same line
+                if found.is_wanted:
+                    lines[who, found.record.number] = found.record
+            else:
+                self.dropped += found.record.lines
+        return list(lines.values()), positions, more
+
+    def _forwards(self, who: ConsoleWriterName, start: _Position) -> Iterator[tuple[ConsoleWriterName, _Found]]:
+        """Yield the records of a writer from a position on."""
+        files = self.files[who]
+        for number in files:
+            if number < start[0]:
+                continue
+            damaged = 0
+            for line, offset in _surely(segments.forward(files[number], start[1] if number == start[0] else 0)):
+                if self._is_skipped(line):
+                    continue
+                record = segments.decode_record(line, who)
+                if record is None:
+                    damaged += 1
+                    continue
+                if self.query.until is not None and record.time > self.query.until:
+                    return
+                is_wanted = isinstance(record, ConsoleLine) and self._wants(record)
+                yield who, _Found(record.time, record, (number, offset), is_wanted)
+            self._note(files[number], damaged)
+
+    def _start(self, who: ConsoleWriterName) -> _Position:
+        """Return where to begin: at the cursor, or in the last segment that begins before the first time wanted."""
+        if who in self.after:
+            return self.after[who]
+        numbers = sorted(self.files[who])
+        low, high = 0, len(numbers) - 1 if self.query.since is not None else 0
+        while low < high:
+            middle = (low + high + 1) // 2
+            begins = self._edge(who, numbers[middle], is_first=True)
+            if begins is not None and begins.time <= (self.query.since or 0.0):
+                low = middle
+            else:
+                high = middle - 1
+        return numbers[low], 0
+
+    def _wants(self, line: ConsoleLine) -> bool:
+        query = self.query
+        if query.since is not None and line.time < query.since:
+            return False
+        if query.until is not None and line.time > query.until:
+            return False
+        if query.level == "err" and line.stream == "out":
+            return False
+        needs_error = query.level == "error" or (query.level == "err" and not line.stream)
+        if not needs_error and self.pattern is None:
+            return True
+        text = _COLOUR.sub("", line.text)
+        if needs_error and not looks_like_error(text):
+            return False
+        return self.pattern is None or self.pattern.matches(text)
+
+    def _is_skipped(self, line: bytes) -> bool:
+        """Return whether a line needs not even be decoded, as it surely does not have the plain text looked for."""
+        plain = self.pattern.plain if self.pattern is not None else ""
+        is_simple = plain.isascii() and plain.isprintable() and not {'"', "\\"} & set(plain)
+        if not plain or not is_simple or b"\\u" in line or b'"lost": ' in line or segments.is_again(line):
+            return False
+        return plain.encode() not in line.lower()
+
+    def _gap(self, who: ConsoleWriterName) -> int:
+        """Return how many lines were in the segments that are gone: the numbers that are missing between two others."""
+        lost = 0
+        for former, number in itertools.pairwise([-1, *self.files[who]]):
+            if number == former + 1:
+                continue
+            last = self._edge(who, former, is_first=False) if former >= 0 else None
+            first = self._edge(who, number, is_first=True)
+            if first is not None:
+                lost += max(0, first.number - (-1 if last is None else last.number) - 1)
+        return lost
+
+    def _edge(self, who: ConsoleWriterName, number: int, *, is_first: bool) -> Record | None:
+        """Return the first or the last record of a segment that can be read."""
+        path = self.files[who][number]
+        lines = (line for line, _ in segments.forward(path)) if is_first else None
+        for line in _surely(lines or segments.backward(path, segments.complete_size(path))):
+            record = segments.decode_record(line, who)
+            if record is not None:
+                return record
+        return None
+
+    def _note(self, path: Path, damaged: int) -> None:
+        if damaged:
+            self.problems.append(f"{path.parent.name}/{path.name}: {damaged} damaged lines were passed over")
+
+
+def looks_like_error(text: str) -> bool:
+    """Return whether a line has a word that programs use for errors."""
+    return _ERROR.search(text) is not None
+
+
+def _age(line: ConsoleLine) -> float:
+    return -line.time
+
+
+def _surely(lines: Iterator[segments.T]) -> Iterator[segments.T]:
+    """Yield lines until the end of a file, or until it is gone: the writer deletes old segments of a long console."""
+    try:
+        yield from lines
+    except FileNotFoundError:
+        return
+
+
+def _encoded(positions: dict[ConsoleWriterName, _Position]) -> str:
+    """Return positions as a short text without special characters."""
+    plain = [[*who, *position] for who, position in positions.items()]
+    return base64.urlsafe_b64encode(zlib.compress(json.dumps(plain, separators=(",", ":")).encode())).decode()
+
+
+def _decoded(cursor: str | None) -> dict[ConsoleWriterName, _Position]:
+    if not cursor:
+        return {}
+    try:
+        unpacking = zlib.decompressobj()
+        plain = json.loads(unpacking.decompress(base64.urlsafe_b64decode(cursor.encode()), _MOST_CURSOR))
+        return {
+            segments.ConsoleWriterName(str(node), int(attempt), int(rank)): (int(number), max(0, int(offset)))
+            for node, attempt, rank, number, offset in plain
+        }
+    except (ValueError, TypeError, OverflowError, zlib.error, RecursionError) as error:
+        remedy = "pass the cursor of an earlier answer, or none"
+        raise UsageError("go on in a console", "that is not a cursor", remedy) from error

@@ -1,0 +1,174 @@
+"""The files of consoles: `console/<node>/<attempt>-<rank>-<n>.log`, lines of JSON with a checksum.
+
+A record is a line, or says how many lines are missing here. A line that had no end yet is written again under the same
+number when it grows: the last record of a number counts. Each rank has one writer, which counts its segments from 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from stepscope.core.console_line import ConsoleLine
+from stepscope.store.checked_line import decode_line, encode_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from stepscope.store.layout import RunFolder
+
+FOLDER = "console"
+SEGMENT_BYTES = 1 << 20
+LONGEST_RECORD = 1 << 18
+"""Bytes of the longest line of a segment: every character of a text may take twelve."""
+STREAMS = ("", "out", "err")
+_SEGMENT = re.compile(r"(\d{1,9})-(\d{1,9})-(\d{1,9})\.log")
+_FIRST_BLOCK, _LARGEST_BLOCK = 1 << 14, 1 << 19
+_MOST_SECONDS = 253_402_300_799.0
+"""The end of the year 9999."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class ConsoleWriterName(NamedTuple):
+    """Who writes a console: a rank in an attempt, on a node."""
+
+    node: str
+    attempt: int
+    rank: int
+
+
+class LostLines(NamedTuple):
+    """A record of lines that were printed but not kept."""
+
+    time: float
+    """Seconds since 1970 UTC."""
+    number: int
+    """The number of the first of them."""
+    lines: int
+    reason: str
+
+
+Record = ConsoleLine | LostLines
+T = TypeVar("T")
+
+
+def segment_path(folder: Path, who: ConsoleWriterName, number: int) -> Path:
+    """Return the path of a segment in the folder of a run."""
+    return folder / FOLDER / who.node / f"{who.attempt}-{who.rank}-{number}.log"
+
+
+def find_segments(folder: RunFolder) -> dict[ConsoleWriterName, dict[int, Path]]:
+    """Return the segments of each writer by number, in order."""
+    found: dict[ConsoleWriterName, dict[int, Path]] = {}
+    place = folder.path / FOLDER
+    for node in _names(place):
+        for name in _names(place / node):
+            match = _SEGMENT.fullmatch(name)
+            if match:
+                attempt, rank, number = map(int, match.groups())
+                found.setdefault(ConsoleWriterName(node, attempt, rank), {})[number] = place / node / name
+    return {who: dict(sorted(found[who].items())) for who in sorted(found)}
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if not name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def encode_record(record: Record, *, again: bool = False) -> bytes:
+    """Return the line of a record; `again` says that an earlier record has the same number."""
+    fields: dict[str, Any] = {"time": round(record.time * 1e6), "n": record.number}
+    if isinstance(record, LostLines):
+        return encode_line({**fields, "lost": record.lines, "reason": record.reason})
+    fields |= {"stream": record.stream, "text": record.text}
+    marks = {"open": record.is_open, "cut": record.is_cut, "again": again}
+    return encode_line({**fields, **{name: True for name, is_set in marks.items() if is_set}})
+
+
+def decode_record(line: bytes, who: ConsoleWriterName) -> Record | None:
+    """Return the record of a line; None if it is damaged or no record."""
+    try:
+        fields = decode_line(line)
+        time, number = fields["time"] / 1e6, fields["n"]
+        if not 0 <= time <= _MOST_SECONDS or not _is_count(number):
+            return None
+        if "lost" in fields:
+            reason = fields["reason"]
+            is_fit = _is_count(fields["lost"]) and isinstance(reason, str)
+            return LostLines(time, number, fields["lost"], reason) if is_fit else None
+        text, stream = fields["text"], fields["stream"]
+        if not isinstance(text, str) or stream not in STREAMS:
+            return None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    if b"\\ud" in line or b"\\uD" in line:
+        text = _SURROGATE.sub("\ufffd", text)
+    marks = fields.get("open") is True, fields.get("cut") is True
+    return ConsoleLine(time, who.rank, who.attempt, who.node, number, stream, text, marks[0], None, marks[1])
+
+
+def is_again(line: bytes) -> bool:
+    """Return whether the line of a record says that an earlier record has the same number."""
+    return b'"again": true' in line  # a text cannot hold this: its quotes are escaped
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def forward(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:
+    """Yield the complete lines of a segment from an offset on, each with the offset behind it.
+
+    Raises FileNotFoundError if the segment is gone. Lines that are too long for a record are yielded as empty.
+    """
+    carry, size = b"", _FIRST_BLOCK
+    while data := _block(path, offset + len(carry), size):
+        size = _LARGEST_BLOCK
+        *lines, carry = (carry + data).split(b"\n")
+        for line in lines:
+            offset += len(line) + 1
+            yield line, offset
+        if len(carry) > LONGEST_RECORD:
+            offset, carry = offset + len(carry), b""
+            yield b"", offset
+
+
+def backward(path: Path, end: int) -> Iterator[bytes]:
+    """Yield the complete lines of a segment before the offset `end`, the last first.
+
+    Raises FileNotFoundError if the segment is gone. Lines that are too long for a record are yielded as empty.
+    """
+    carry, size, is_torn = b"", _FIRST_BLOCK, True
+    while end > 0:
+        start = max(0, end - size)
+        carry, *lines = (_block(path, start, end - start) + carry).split(b"\n")
+        end, size = start, min(4 * size, _LARGEST_BLOCK)
+        if is_torn and lines:
+            lines.pop()  # behind the last line feed: still being written
+            is_torn = False
+        yield from reversed(lines)
+        if len(carry) > LONGEST_RECORD:
+            carry = b""
+    if not is_torn:
+        yield carry
+
+
+def complete_size(path: Path) -> int:
+    """Return the offset behind the last complete line of a segment; 0 if there is none, or the segment is gone."""
+    try:
+        end = path.stat().st_size
+        data = _block(path, max(0, end - LONGEST_RECORD), min(end, LONGEST_RECORD))
+    except OSError:
+        return 0
+    return max(0, end - LONGEST_RECORD) + data.rfind(b"\n") + 1 if b"\n" in data else 0
+
+
+def _block(path: Path, offset: int, size: int) -> bytes:
+    """Return a part of a file; it stays open only for that, as a run may have more segments than files may be open."""
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        return file.read(size)

@@ -1,0 +1,228 @@
+"""The keeper: a process beside each rank that hands on what the rank prints, unchanged, and keeps it in the run.
+
+Each stream has a thread that reads it, and writes to where it went before: that waits exactly as the program would have
+waited, as for a stopped terminal. The run's disk has a thread of its own, so that a slow or full one delays nothing.
+The keeper ends when no process can print any more: those that the rank started may live longer than it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.core.clock import boot_id
+from stepscope.core.console_brief import DRAIN, DRAINED, ConsoleBrief
+from stepscope.core.places import find_places
+from stepscope.core.spawn import KEPT_FROM
+from stepscope.store.console_segments import ConsoleWriterName
+from stepscope.store.console_writer import SegmentWriter
+from stepscope.store.layout import node_name
+from stepscope.watcher.console_book import ConsoleBook
+from stepscope.watcher.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READ = 1 << 16
+"""Bytes of one read."""
+NAP = 0.004
+"""Seconds to let lines gather after each read: a wake-up for every line would cost the program more than the line."""
+MOST_WAITING = 8 << 20
+"""Bytes that may wait for the run's disk; more is handed on but not kept."""
+LOOK_EVERY = 0.2
+"""Seconds between two looks at the size of the terminal."""
+SETTLE = 0.4
+"""Seconds that an answer to DRAIN waits for the disk."""
+
+
+class ConsoleRecording:
+    """The thread that writes the book: nothing else waits for the disk."""
+
+    def __init__(self, book: ConsoleBook) -> None:
+        """Start with nothing to write; `start` begins."""
+        self._book = book
+        self._items: deque[tuple[str, float, bytes]] = deque()
+        self._news = threading.Condition()
+        self._waiting = 0
+        self._lost_lines = 0
+        self._is_ending = self._is_busy = False
+        self._thread = threading.Thread(target=self._work, name="console-disk", daemon=True)
+        self.start = self._thread.start
+
+    def put(self, stream: str, data: bytes) -> None:
+        """Take bytes that were printed now; drops and counts them if too many wait already. Never waits for a disk."""
+        with self._news:
+            if self._waiting + len(data) > MOST_WAITING:
+                self._lost_lines += max(1, data.count(b"\n"))
+                return
+            self._items.append((stream, time.time(), data))
+            self._waiting += len(data)
+            self._news.notify()
+
+    def is_settled(self) -> bool:
+        """Return whether everything taken so far is in the run."""
+        with self._news:
+            return not self._items and not self._is_busy
+
+    def close(self, seconds: float) -> None:
+        """Write what is left, and wait at most this long for it."""
+        with self._news:
+            self._is_ending = True
+            self._news.notify()
+        self._thread.join(seconds)
+
+    def _work(self) -> None:
+        while True:
+            items, lost = self._next()
+            for item in items:
+                self._book.feed(*item)
+            self._book.lose(time.time(), lost, "more was printed than the disk could take")
+            if self._is_ending and not items:
+                self._book.close(time.time())
+                return
+            self._book.flush(time.time(), all_open=self._is_ending)
+
+    def _next(self) -> tuple[list[tuple[str, float, bytes]], int]:
+        """Wait for bytes, or until an open line is due."""
+        with self._news:
+            self._is_busy = False
+            due = self._book.due()
+            if not self._items and not self._is_ending:
+                self._news.wait(None if due is None else max(0.01, due - time.time()))
+            items, lost = list(self._items), self._lost_lines
+            self._items.clear()
+            self._waiting, self._lost_lines = 0, 0
+            self._is_busy = bool(items)
+            return items, lost
+
+
+class HandedOnStream(threading.Thread):
+    """Hands one stream on, from where the program writes it to where it went before."""
+
+    def __init__(self, name: str, source: int, target: int, keep: Callable[[str, bytes], None], ended: int) -> None:
+        """Read `source` and write `target`, both open files; a byte into `ended` says that this is over."""
+        super().__init__(name=f"console-{name or 'both'}", daemon=True)
+        self._stream, self._source, self._target, self._keep, self._ended = name, source, target, keep, ended
+        self._is_busy = False
+        self.is_refused = False
+        """Whether whoever read the program's output has gone: then the program must learn it."""
+        self.is_terminal = os.isatty(target)
+
+    def run(self) -> None:
+        """Hand on until nobody can write any more."""
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        try:
+            while not self.is_refused:
+                poll.poll()
+                self._is_busy = True
+                data = self._read()
+                if not data:
+                    break
+                self.follow_size()
+                self._keep(self._stream, data)
+                self._write(data)
+                self._is_busy = False
+                if len(data) < READ // 16:
+                    time.sleep(NAP)
+        finally:
+            self._is_busy = False
+            os.write(self._ended, b"e")
+
+    def is_drained(self) -> bool:
+        """Return whether everything printed so far was handed on."""
+        waiting = select.select([self._source], [], [], 0)[0]  # before the flag: it is set before the source is read
+        return not waiting and not self._is_busy
+
+    def follow_size(self) -> None:
+        """Give the program's terminal the size that the real one has now."""
+        if not self.is_terminal:
+            return
+        with contextlib.suppress(OSError):  # one of them has gone
+            size = fcntl.ioctl(self._target, termios.TIOCGWINSZ, bytes(8))
+            if size != fcntl.ioctl(self._source, termios.TIOCGWINSZ, bytes(8)):
+                fcntl.ioctl(self._source, termios.TIOCSWINSZ, size)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._source, READ)
+        except OSError:  # a terminal that nobody has open any more says EIO
+            return b""
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            try:
+                data = data[os.write(self._target, data) :]
+            except BlockingIOError:  # made non-blocking by another program that shares it
+                select.select([], [self._target], [], 1.0)
+            except BrokenPipeError:
+                self.is_refused = True
+                return
+            except OSError:  # a full disk, a closed terminal: the program goes on, and its lines are in the run
+                return
+
+
+def main(arguments: list[str]) -> int:
+    """Keep the console of one rank. Arguments: the run's folder, and the rank's brief."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGTTOU):
+        signal.signal(number, signal.SIG_IGN)  # they mean the program: what it prints at its end is worth the most
+    os.umask(0o077)
+    folder, brief = Path(arguments[0]), ConsoleBrief.decode(arguments[1])
+    journal = Journal(folder / "watcher.log")
+    who = ConsoleWriterName(node_name(find_places().disk, boot_id()), brief.attempt, brief.rank)
+    recording = ConsoleRecording(ConsoleBook(who, SegmentWriter(folder, who, brief.limit), brief.streams, journal.note))
+    recording.start()
+    asks, answers, *files = range(KEPT_FROM, KEPT_FROM + 2 + 2 * len(brief.streams))
+    ended, over = os.pipe()
+    streams = [
+        HandedOnStream(name, source, target, recording.put, over)
+        for name, source, target in zip(brief.streams, files[::2], files[1::2], strict=True)
+    ]
+    for stream in streams:
+        stream.start()
+    _attend(streams, recording, asks, answers, ended)
+    recording.close(5.0)
+    os._exit(0)
+
+
+def _attend(streams: list[HandedOnStream], recording: ConsoleRecording, asks: int, answers: int, ended: int) -> None:
+    """Answer the rank, until every stream has ended, or one cannot be handed on any more."""
+    left = len(streams)
+    awaited = [asks, ended]
+    while left:
+        ready = select.select(awaited, [], [], LOOK_EVERY if any(stream.is_terminal for stream in streams) else None)[0]
+        for stream in streams:
+            stream.follow_size()
+        if ended in ready:
+            left -= len(os.read(ended, len(streams)))
+            if any(stream.is_refused for stream in streams):
+                return
+        if asks in ready and os.read(asks, 1) == DRAIN:
+            _drain(streams, recording)
+            with contextlib.suppress(OSError):  # the rank did not wait for it
+                os.write(answers, DRAINED)
+        elif asks in ready:
+            awaited = [ended]  # the rank has gone
+
+
+def _drain(streams: list[HandedOnStream], recording: ConsoleRecording) -> None:
+    """Wait until everything printed so far was handed on and is in the run, for at most SETTLE seconds."""
+    until = time.monotonic() + SETTLE
+    calm = 0
+    while calm < 2 and time.monotonic() < until:  # twice: what is written to a terminal arrives a moment later
+        calm = calm + 1 if all(stream.is_drained() for stream in streams) and recording.is_settled() else 0
+        time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
