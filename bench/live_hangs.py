@@ -1,12 +1,13 @@
 """Whether the hanging rank of a real gloo job is named while it hangs, how soon, and whether healthy jobs are blamed.
 
-`--only WORD` runs the cases with this word in their name, such as `sleeps` or `8 ranks`.
+`--only WORD` runs the cases with this word in their name, such as `sleeps` or `8 ranks`, or the `healthy` jobs.
 """
 
 from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.figure import Figure, Options
@@ -48,6 +49,8 @@ def measure(options: Options) -> list[Figure]:
     healthy = [(name, 2 + 2 * (number % 2)) for number, name in enumerate(PAUSES)]
     if options.quick:
         planted, healthy = planted[:2], healthy[:1]
+    if options.only == "healthy":
+        planted, options = [], replace(options, only="")
     chosen = [case for case in planted if options.only in _name(*case)]
     calm = [case for case in healthy if options.only in _name(*case)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
