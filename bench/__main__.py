@@ -45,6 +45,7 @@ GROUPS = (
         "sinks",
         "console",
         "stack_dumps",
+        "live_hangs",
     ),
 )
 

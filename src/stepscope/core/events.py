@@ -26,6 +26,8 @@ WATCHERS = frozenset(
     )
 )
 """Kinds that only the watcher writes. Its events have no sequence; one with a sequence is the user's, marked or not."""
+HANG_VERDICT = "hang_verdict"
+"""Kind of the event with the one verdict on all ranks that stand still."""
 TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("rank", "attempt", "step", "sequence", "nodes", "threads"), (int,)),
     **dict.fromkeys(("time", "seconds", "until", "value", "compared", "ratio", "zero", "weights", "layers"), (float,)),

@@ -112,6 +112,8 @@ def _seen(events: Iterable[Mapping[str, Any]]) -> _Seen:
             found = found._replace(record=_record(event) or found.record)
         if kind in (*STANDING, STACKS) and (event.get("stacks") or event.get("threads")):
             found = found._replace(stacks=event)
+        if kind == STACKS and isinstance(event.get("phase"), str):  # in a long phase no rank is stalled
+            found = found._replace(phase=event["phase"])
     return found
 
 

@@ -11,6 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.events import HANG_VERDICT
 from stepscope.store.states import read_nodes
 from stepscope.watcher.judging import Judging
 from stepscope.watcher.stall import HUNG, STALLED
@@ -34,7 +35,7 @@ ASK_AGAIN = 4
 """The judgement with which all ranks are asked for their stacks once more."""
 FRESH = 5.0
 """Seconds for which the stacks of a rank are not asked for again."""
-VERDICT, NO_HANG = "hang_verdict", "none"
+NO_HANG = "none"
 OVER = {"verdict": NO_HANG, "text": "The ranks move again.", "ranks": [], "waiting": []}
 STANDING = (STALLED, HUNG)
 
@@ -158,7 +159,7 @@ class HangWatch:
         if (is_over and self._shown is None) or (self._shown is not None and _said(self._shown) == _said(verdict)):
             return
         for rank in list(self._ranks)[:1]:
-            rank.drain.write_events([{"kind": VERDICT, **verdict}], rank.drain.own.rank, pair, sync=True)
+            rank.drain.write_events([{"kind": HANG_VERDICT, **verdict}], rank.drain.own.rank, pair, sync=True)
             self._shown = None if is_over else verdict
 
     def close(self) -> None:

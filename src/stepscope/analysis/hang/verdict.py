@@ -126,7 +126,7 @@ def _explained(first: Suspicion, evidence: HangEvidence) -> Suspicion:
     named = evidence.of_rank(first.ranks[0]) if first.ranks else None
     kind, text = first.kind, first.text
     if kind == DEAD_RANK and named is not None and named.state == "running":  # it left no record, but it lives
-        kind = NEVER_ARRIVED
+        kind, text = NEVER_ARRIVED, text.partition(", and left no record")[0]
     if kind == NEVER_ARRIVED and activity is not None:
         kind = OUTSIDE_TORCH if activity.kind in OUTSIDE else kind
         does = activity.said()
