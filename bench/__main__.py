@@ -18,6 +18,7 @@ from bench.sandbox import sandbox
 
 GROUPS = (
     *("hotpath", "bursts", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching", "choices"),
+    "first_errors",
     "many_ranks",
     "page",
     "serving",

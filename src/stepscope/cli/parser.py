@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "get started": ("demo", "doctor"),
     "record a training": ("run", "profile"),
     "watch a training live": ("top", "serve", "monitor", "alerts"),
-    "look at runs": ("runs", "show", "logs", "report", "sql"),
+    "look at runs": ("runs", "show", "ranks", "logs", "report", "sql"),
     "find out why a run is slow or failing": ("diagnose", "trace", "ledger"),
     "compare runs and stop regressions": ("compare", "baseline"),
     "exchange data with other tools": ("export", "tee", "import", "follow"),
@@ -75,6 +75,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "stepscope logs latest --rank 3,8-15 --grep nan --last 50",
         "stepscope logs latest --since 1200 --until 1210",
         "stepscope logs latest --follow",
+    ),
+    "ranks": (
+        "stepscope ranks latest",
+        "stepscope ranks latest --by node",
+        "stepscope ranks latest --what phase/forward --steps 1000:2000",
+        "stepscope ranks latest --step 1234 --rank 17",
     ),
     "report": (
         "stepscope report latest --html report.html",

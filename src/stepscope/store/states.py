@@ -58,6 +58,12 @@ class RankState:
     """Resident bytes of its processes at the last sample."""
     memory_limit: int | None = None
     """Memory limit of its cgroup in bytes."""
+    own_seconds: float | None = None
+    """Seconds of a usual step in which it does not wait for other ranks, in its newest steps; None if unknown."""
+    usual_seconds: float | None = None
+    """Seconds of a usual step, in its newest steps; None if unknown."""
+    pace: dict[str, Any] = field(default_factory=dict)
+    """Its timing in the newest steps, as `stepscope.analysis.stragglers.pace.StepTiming.of` reads it."""
 
 
 @dataclass
@@ -114,6 +120,7 @@ _TYPES: dict[str, Any] = {
     "bool": bool,
     "int | None": (int, type(None)),
     "float | None": (int, float, type(None)),
+    "dict[str, Any]": dict,
 }
 
 
