@@ -43,6 +43,7 @@ GROUPS = (
         "diagnosing",
         "sinks",
         "console",
+        "console_reading",
         "stack_dumps",
     ),
 )
