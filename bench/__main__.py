@@ -44,6 +44,7 @@ GROUPS = (
         "diagnosing",
         "sinks",
         "console",
+        "console_reading",
         "stack_dumps",
         "live_hangs",
     ),
