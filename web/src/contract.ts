@@ -418,6 +418,7 @@ export interface PrintedLines {
   dropped: number;
   problems: string[];
   ranks: number[];
+  step_time: number | null;
   exists: boolean;
 }
 

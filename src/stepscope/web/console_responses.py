@@ -66,5 +66,7 @@ class PrintedLines(Response):
     problems: list[str]
     ranks: list[int]
     """Ranks with a console, without the limit of the request."""
+    step_time: float | None
+    """When the step that was asked for ended."""
     exists: bool
     """Whether the run has any console."""
