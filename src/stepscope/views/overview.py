@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.analysis import clocks
 from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import canonical, unit_of
 from stepscope.sources.attempts import counts_of, nodes_of
+from stepscope.sources.clocks import clock_offsets, true_events
 from stepscope.store.curves import MOST_POINTS
 from stepscope.store.layout import RunFolder
 from stepscope.store.machine import declared
@@ -75,6 +77,7 @@ DEFINITIONS = {
     "p50": "median over the steps that have the phase",
     "p95": "95th percentile over the steps that have the phase",
     **RATES,
+    "clocks": "seconds by which a node's clock is ahead of that of the node with rank 0; times are corrected by it",
     "cost_ratio": "time of a log call on the training thread (sampled) * rows / duration of the run",
 }
 
@@ -94,6 +97,7 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
         "bytes": size_of(past.path),
         "points": sum(counts.values()),
         "attempts": ranks,
+        "clocks": clocks.facts(clock_offsets(past)),
         "time": _step_time(past, counts, sums),
         "throughput": throughput(past, counts, sums),
         "metrics": metric_rows(past, names[:metrics], counts, sums),
@@ -284,7 +288,7 @@ def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[st
     own = [rank for rank in attempts if rank["attempt"] == attempt]
     bad = [rank for rank in own if rank["state"] not in {"finished", "running"}]
     number = min((rank["rank"] for rank in bad or own), default=0)
-    events = [event for event in past.events() if event.get("kind") not in NO_REASON]
+    events = [event for event in true_events(past) if event.get("kind") not in NO_REASON]
     errors = [event for event in ours(events) if event.get("kind") == "exception" and event.get("rank") == number]
     trace = str(errors[-1].get("traceback", "")).rstrip().splitlines() if errors else []
     return {
