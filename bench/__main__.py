@@ -42,6 +42,7 @@ GROUPS = (
         "gauntlet",
         "diagnosing",
         "sinks",
+        "console",
         "stack_dumps",
     ),
 )

@@ -92,6 +92,14 @@ export interface ChannelDelivery {
   why: string;
 }
 
+/** A phase of one rank beside the median over all ranks. */
+export interface ComparedPhase {
+  phase: string;
+  seconds: number | null;
+  usual_seconds: number | null;
+  may_wait: boolean;
+}
+
 /** One run of a comparison. */
 export interface ComparedRun {
   state: string;
@@ -196,6 +204,7 @@ export interface FirstErrorRow {
   confidence: number;
   why: string;
   step: number | null;
+  local_time: number | null;
 }
 
 /** Errors of other ranks that follow from the first one. */
@@ -451,6 +460,20 @@ export interface RankHappening {
   rank: number | null;
 }
 
+/** A quantity by rank and bucket of steps. */
+export interface RankMap {
+  what: string;
+  unit: string;
+  is_difference: boolean;
+  ranks: number[];
+  edges: number[];
+  first_step: number | null;
+  last_step: number | null;
+  every_step: boolean;
+  usual: (number | null)[];
+  values: ((number | null)[])[];
+}
+
 /** The process of a rank with its last values. */
 export interface RankProcess {
   rank: number;
@@ -459,6 +482,62 @@ export interface RankProcess {
   node: string;
   step: number | null;
   metrics: Record<string, number | null>;
+}
+
+/** One rank; figures are means per step. */
+export interface RankRow {
+  rank: number;
+  node: string;
+  host: string;
+  state: string;
+  stall: string;
+  cause: string;
+  is_well: boolean;
+  is_late: boolean;
+  step: number | null;
+  behind_steps: number | null;
+  behind_seconds: number | null;
+  last_phase: string;
+  slowest_phase: string;
+  slowest_seconds: number | null;
+  step_seconds: number | null;
+  own_seconds: number | null;
+  late_seconds: number | null;
+  phases: Record<string, number>;
+  gpu: number | null;
+  gpu_name: string;
+  temperature: number | null;
+  throttled: string[];
+  coordinates: Record<string, number>;
+}
+
+/** A step of one rank, or the mean of several steps. */
+export interface RankStep {
+  step: number;
+  last_step: number;
+  rank: number | null;
+  ranks: number;
+  node: string;
+  host: string;
+  step_seconds: number | null;
+  late_seconds: number | null;
+  usual_seconds: number | null;
+  phases: ComparedPhase[];
+}
+
+/** The ranks of the newest attempt, the worst first. */
+export interface Ranks {
+  attempt: number;
+  nodes: number;
+  first_step: number | null;
+  last_step: number | null;
+  usual_seconds: number | null;
+  usual_phases: Record<string, number>;
+  summary: string;
+  definition: string;
+  late: number[];
+  dimensions: string[];
+  rows: RankRow[];
 }
 
 /** Code that reads the same numbers. */
@@ -582,6 +661,7 @@ export interface RunLedger {
   paid_seconds: number;
   goodput_ratio: number | null;
   ranks: number;
+  read_ranks: number;
   steps: number;
   seconds: Record<string, number>;
   attempts: LedgerAttempt[];
@@ -736,6 +816,9 @@ export interface JsonRoutes {
   "/api/live": Hello;
   "/api/machine": RunMachine;
   "/api/names": Metrics;
+  "/api/ranks": Ranks;
+  "/api/ranks/map": RankMap;
+  "/api/ranks/step": RankStep;
   "/api/recipe": Recipe;
   "/api/run": RunHead;
   "/api/runs": RunRows;

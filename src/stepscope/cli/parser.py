@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "get started": ("demo", "doctor"),
     "record a training": ("run", "profile"),
     "watch a training live": ("top", "serve", "monitor", "alerts"),
-    "look at runs": ("runs", "show", "report", "sql"),
+    "look at runs": ("runs", "show", "ranks", "report", "sql"),
     "find out why a run is slow or failing": ("diagnose", "trace", "ledger"),
     "compare runs and stop regressions": ("compare", "baseline"),
     "exchange data with other tools": ("export", "tee", "import", "follow"),
@@ -70,6 +70,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "alerts suggest": ("stepscope alerts suggest run-1 run-2",),
     "runs": ("stepscope runs", "stepscope runs --project mnist --state failed", "stepscope runs -n 0 --json"),
     "show": ("stepscope show latest", "stepscope show latest --metric loss --metric lr"),
+    "ranks": (
+        "stepscope ranks latest",
+        "stepscope ranks latest --by node",
+        "stepscope ranks latest --what phase/forward --steps 1000:2000",
+        "stepscope ranks latest --step 1234 --rank 17",
+    ),
     "report": (
         "stepscope report latest --html report.html",
         "stepscope report latest --html r.html --png pictures --json r.json --markdown r.md",

@@ -135,6 +135,10 @@ class Selection:
         ]
         if self.level is not None:
             found.append(f"level = {int(self.level)}")
+            if self.step_range is not None:  # as `pyramid.packed` stores them
+                first, last = map(int, self.step_range)
+                low, high = "first_step - low_step", "first_step + last_step + high_step"
+                found.append(f"coalesce(try({low} <= {last} AND {high} >= {first}), true)")
         else:
             ranges = (("step", self.step_range), ('"time"', self.time_range))
             found += [self._within(key, ends) for key, ends in ranges if ends is not None]

@@ -179,13 +179,13 @@ def read_blocks(
     FileNotFoundError if a unit is gone: list again.
     """
     steps, times = selection.step_range, selection.time_range
-    selection = replace(selection, step_range=None, time_range=None)
+    selection = replace(selection, time_range=None)
     with contextlib.ExitStack() as stack:
         reader = _UnitReader(connection or stack.enter_context(parquet.connect()), checked)
         if cache is None or selection.names is None:
             parts = reader.pieces(selection, list(units)).blocks()
         else:
-            parts = read_through(cache, reader, selection, list(units), (steps, times))
+            parts = read_through(cache, reader, replace(selection, step_range=None), list(units), (steps, times))
     blocks = pyramid.ordered(Blocks.concat(parts))
     if steps is not None:
         overlap = (blocks.high_step >= steps[0]) & (blocks.low_step <= steps[1])

@@ -21,6 +21,7 @@ from stepscope.watcher.ranks import Ends, WatchedRank
 from stepscope.watcher.sampling import SampleRound, Sampling, SamplingPlan
 from stepscope.watcher.sending import Sending
 from stepscope.watcher.stall import FLOOR, HUNG_AFTER, StallDetector
+from stepscope.watcher.straggling import note_timings
 from stepscope.watcher.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -368,6 +369,7 @@ class Watcher:
         self._trouble.notice(pair.monotonic_ns / 1e9)
         for rank in self._ranks.values():
             rank.note_memory(self.sampling.latest)
+        note_timings({rank.number: rank.state for rank in self._ranks.values()}, self.alerting.timings())
         self._attempts.beat_all(pair)
 
     def _sample(self, pair: Pair) -> None:

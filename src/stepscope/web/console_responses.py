@@ -30,6 +30,8 @@ class FirstErrorRow(Response):
     confidence: float
     why: str
     step: int | None
+    local_time: float | None
+    """The time by the clock of its own node."""
 
 
 class PrintedLine(Response):

@@ -23,6 +23,7 @@ Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Names = Annotated[list[Name], Meta(min_length=1, max_length=NAMES)]
 Ranks = Annotated[list[Int32], Meta(max_length=1024)]
 Position = Annotated[float, Meta(ge=-9e15, le=9e15)]
+Step = Annotated[int, Meta(ge=0, le=2**53)]
 Points = Annotated[int, Meta(ge=10, le=POINTS, description="buckets per curve")]
 
 
@@ -83,6 +84,33 @@ class RecipeParameters(CurveParameters, kw_only=True):
     """Parameters of the code that reads the same numbers."""
 
     run: Run
+
+
+class RankParameters(RunParameters, kw_only=True):
+    """Parameters of the ranks: the steps that figures are from, both inclusive; the newest unless both are given."""
+
+    first: Step | None = field(name="from", default=None)
+    last: Step | None = field(name="to", default=None)
+
+    @property
+    def steps(self) -> tuple[int, int] | None:
+        """The range of steps, or None."""
+        return None if self.first is None or self.last is None else (self.first, self.last)
+
+
+class RankMapParameters(RankParameters, kw_only=True):
+    """Parameters of a map of ranks; `what` is "step" for how late each rank is, or a metric."""
+
+    what: Name = "step"
+    buckets: Annotated[int, Meta(ge=1, le=1000)] = 160
+
+
+class RankStepParameters(RunParameters, kw_only=True):
+    """Parameters of a step, or of the mean of several steps, of one rank; of the latest rank if none is given."""
+
+    first: Step = field(name="from")
+    last: Step = field(name="to")
+    rank: Int32 | None = None
 
 
 class EventParameters(RunParameters, kw_only=True):

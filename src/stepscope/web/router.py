@@ -13,6 +13,7 @@ from stepscope.version import __version__
 from stepscope.web import analysis_responses as analysis
 from stepscope.web import handlers, responses
 from stepscope.web import parameters as given
+from stepscope.web import rank_responses as ranks
 from stepscope.web.console_responses import PrintedLines
 from stepscope.web.downloads import KINDS, download
 from stepscope.web.failures import NotFoundError, failure_of
@@ -138,6 +139,9 @@ ROUTES: tuple[ApiRoute, ...] = (
     _read("/api/console", "What the ranks of a run printed", given.ConsoleParameters, PrintedLines),
     _read("/api/histograms", "The histograms of a run", given.HistogramParameters, responses.Histograms),
     _read("/api/machine", "The machine of a run", RunParameters, responses.RunMachine),
+    _read("/api/ranks", "The ranks of a run, the worst first", given.RankParameters, ranks.Ranks),
+    _read("/api/ranks/map", "A metric by rank and step", given.RankMapParameters, ranks.RankMap),
+    _read("/api/ranks/step", "A step of one rank", given.RankStepParameters, ranks.RankStep),
     _read("/api/compare", "A comparison of runs", given.CompareParameters, analysis.RunComparison),
     _read("/api/diagnosis", "Why a run is slow or fails", RunParameters, analysis.Diagnosis),
     _read("/api/ledger", "Where time and money went", RunParameters, analysis.RunLedger),

@@ -14,6 +14,7 @@ from stepscope.views.event_list import alert_list, event_list, histogram_list
 from stepscope.views.ledger import usual_account
 from stepscope.views.machine_view import machine_view
 from stepscope.views.metric_list import metric_list
+from stepscope.views.ranks import map_view, ranks_view, step_view
 from stepscope.views.recipe import recipe
 from stepscope.views.run_head import run_head
 
@@ -52,6 +53,9 @@ READS: dict[str, Callable[..., Any]] = {
     "/api/console": _console,
     "/api/histograms": lambda _, asked, past: histogram_list(past, asked.name, asked.limit),
     "/api/machine": lambda _site, _, past: machine_view(past),
+    "/api/ranks": lambda _site, asked, past: ranks_view(past, asked.steps),
+    "/api/ranks/map": lambda _site, asked, past: map_view(past, asked.what, asked.steps, asked.buckets),
+    "/api/ranks/step": lambda _site, asked, past: step_view(past, (asked.first, asked.last), asked.rank),
     "/api/compare": lambda _site, _, *runs: comparison_view(runs),
     "/api/diagnosis": lambda _site, _, past: diagnose(past),
     "/api/ledger": lambda _site, _, past: usual_account(past),

@@ -7,8 +7,20 @@ import { console } from "./console.ts";
 import { exporting } from "./export.ts";
 import { ledger } from "./ledger.ts";
 import { overview } from "./overview.ts";
+import { ranks } from "./ranks.ts";
 import { runs } from "./runs.ts";
 import { system } from "./system.ts";
 import { training } from "./training.ts";
 
-export const VIEWS: readonly View[] = [runs, compare, overview, training, system, ledger, alerts, console, exporting];
+export const VIEWS: readonly View[] = [
+  runs,
+  compare,
+  overview,
+  training,
+  ranks,
+  system,
+  ledger,
+  alerts,
+  console,
+  exporting,
+];

@@ -15,7 +15,9 @@ export function endCard(end: RunEnd, link: (time: number, rank: number | null) =
     "How it ended",
     first ? about(first) : null,
     end.traceback.length ? h("pre", { class: "traceback" }, end.traceback.join("\n")) : null,
-    first?.time ? h("a", { attrs: { href: link(first.time, first.rank) } }, `Console of rank ${first.rank}`) : null,
+    first?.local_time
+      ? h("a", { attrs: { href: link(first.local_time, first.rank) } }, `Console of rank ${first.rank}`)
+      : null,
     first ? others(first) : null,
   );
 }

@@ -83,7 +83,8 @@ def of_finding(rule: Rule, facts: Mapping[str, Any], finding: Finding) -> AlertT
     severity = finding.severity if finding.kind in BY_URGENCY else rule.severity
     text = fill(rule.message, given) if rule.message else finding.text
     remedy = fill(rule.remedy, {**spoken({**facts, "rank": finding.evidence.get("rank")}), **given})
-    return AlertText(text, remedy or finding.remedy, severity, evidence)
+    own = finding.remedy if rule.remedy in ("", REMEDIES.get(finding.kind)) else ""  # more exact than that of its kind
+    return AlertText(text, own or remedy or finding.remedy, severity, evidence)
 
 
 def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> AlertText:

@@ -72,7 +72,7 @@ HELP = {
     "data_starvation": (
         "Waiting for data takes more than the threshold share of a step, and at least 3 ms, over 100 steps."
     ),
-    "straggler": "One rank needs longer per step than the others, which wait for it.",
+    "straggler": "All other ranks, on all nodes, wait for a rank in every step; the text has its cause and the cost.",
     "gpu_underused": "GPU utilization has been below the threshold for minutes.",
     "gpu_memory": "The share of GPU memory in use is above the threshold.",
     "gpu_temperature": "A GPU has been above the threshold temperature for a minute.",
@@ -108,6 +108,8 @@ ALL_LOSSES = ("loss", "*/loss", "*_loss", "*/*_loss")
 HOUR = 3600.0
 SLOW_FOR = 30.0
 """Seconds for which steps must be slow; on a shared machine a shorter slowdown means nothing."""
+LATE_FOR = 15.0
+"""Seconds for which the same rank must be late, in windows of 20 s, and on time before the alert resolves."""
 LEAST_WAIT = 0.003
 """Seconds per step below which waiting for data is not reported; the diagnosis has the same floor."""
 
@@ -231,7 +233,8 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             detect="straggler",
             metric=("step_seconds",),
             options={"share": given["straggler"]},
-            lasting=RuleWindow(2, POINTS),
+            lasting=RuleWindow(LATE_FOR, TIME),
+            keep=RuleWindow(LATE_FOR, TIME),
         ),
     ]
 

@@ -138,6 +138,15 @@ def calm(values: Floats) -> Floats:
     return np.asarray(np.sort(values, axis=1)[:, int(CALM * (values.shape[1] - 1))])
 
 
+def _whole(table: RankTable) -> dict[str, Floats]:
+    """Return the phases with all time that is in none of them as "other"; nothing without phases."""
+    phases = dict(table.phases)
+    if phases:
+        rest = np.maximum(0.0, table.seconds - table.spent(*phases))
+        phases["other"] = phases.get("other", 0.0) + rest
+    return phases
+
+
 def paces(table: RankTable) -> list[StepTiming]:
     """Return the pace of each rank of a table."""
     count = table.seconds.shape[1]
@@ -148,7 +157,7 @@ def paces(table: RankTable) -> list[StepTiming]:
     ordered = np.sort(own, axis=1)
     width = ordered[:, int(0.84 * (count - 1))] - ordered[:, int(0.16 * (count - 1))]
     noise = ERROR * width / 2 / np.sqrt(count)
-    parts = {name: calm(each) for name, each in table.phases.items() if name not in NOW_AND_THEN}
+    parts = {name: calm(each) for name, each in _whole(table).items() if name not in NOW_AND_THEN}
     longest = sorted(parts, key=lambda name: -float(parts[name].max()))[:MOST_PHASES]
     worked = calm(working) if working is not None else None
     return [

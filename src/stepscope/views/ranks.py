@@ -1,0 +1,255 @@
+"""The ranks of a run as plain data, the worst first: rows, groups, a map over the steps, one step of one rank."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.core.numbers import format_count, format_items, format_value
+from stepscope.core.vocabulary import MEETING, phase_place
+from stepscope.sources.rank_table import LATE, RankRow, RankTable, rank_map, rank_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from stepscope.core.arrays import Floats
+    from stepscope.store.reader import Past
+
+NODE = "node"
+LATE_SHARE = 0.05
+"""A rank is called late if it is late by this share of a step."""
+LATE_SECONDS = 1e-3
+"""Seconds below which no rank is called late."""
+DIGITS = 3
+"""Significant digits of the values of a map."""
+DEFINITIONS = {
+    True: "late: a rank's step without the phases in which it may wait for others (backward, communication), "
+    "beyond that of the median rank",
+    False: "late: a rank's step time beyond that of the median rank; the phases of its steps were not measured",
+}
+
+
+def ranks_view(past: Past, steps: tuple[int, int] | None = None, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the ranks of the newest attempt, the worst first, their groups, and one sentence about them.
+
+    Figures are means per step over `steps`, by default over the newest steps.
+    """
+    table = rank_table(past, steps, names)
+    rows = [_row(row, table.usual_seconds) for row in ordered(table)]
+    return {
+        "attempt": table.attempt,
+        "nodes": len({row.node for row in table.rows}),
+        "first_step": table.steps[0] if table.steps[1] >= table.steps[0] else None,
+        "last_step": table.steps[1] if table.steps[1] >= table.steps[0] else None,
+        "usual_seconds": table.usual_seconds,
+        "usual_phases": dict(table.usual_phases),
+        "summary": summary(table),
+        "definition": DEFINITIONS[table.is_own],
+        "late": [row["rank"] for row in rows if row["is_late"]],
+        "dimensions": dimensions(table.rows),
+        "rows": rows,
+    }
+
+
+def sorted_rows(rows: Sequence[dict[str, Any]], sort: str = "late") -> list[dict[str, Any]]:
+    """Return rows of `ranks_view` in an order: the worst first, by rank, or by state."""
+    if sort == "late":
+        return list(rows)
+    by_state = [(row["is_well"], row["stall"], row["state"]) if sort == "state" else () for row in rows]
+    return [row for _, row in sorted(zip(by_state, rows, strict=True), key=lambda pair: (*pair[0], pair[1]["rank"]))]
+
+
+def ordered(table: RankTable) -> list[RankRow]:
+    """Return the rows, the worst first: those that need attention, then the latest."""
+    alone = _exceptions(table.rows)
+    return sorted(table.rows, key=lambda row: (row.rank not in alone, -(row.late_seconds or 0.0), row.rank))
+
+
+def is_late(row: RankRow, usual: float | None) -> bool:
+    """Return whether a rank is late enough to be named."""
+    late = row.late_seconds or 0.0
+    return usual is not None and late >= max(LATE_SECONDS, LATE_SHARE * usual)
+
+
+def summary(table: RankTable) -> str:
+    """Return one sentence: how many ranks, how far, and which of them needs attention."""
+    nodes = len({row.node for row in table.rows if row.node})
+    parts = [format_items(len(table.rows), "rank") + (f" on {format_items(nodes, 'node')}" if nodes else "")]
+    reached = [row.step for row in table.rows if row.step is not None]
+    if reached:
+        low, high = min(reached), max(reached)
+        span = f"step {format_count(high)}" if low == high else f"steps {format_count(low)} to {format_count(high)}"
+        parts[0] += f", {span}"
+    return "; ".join([*parts, *_exceptional(table), _latest(table)]).rstrip("; ")
+
+
+def _latest(table: RankTable) -> str:
+    usual = table.usual_seconds
+    known = [row for row in table.rows if row.late_seconds is not None]
+    if usual is None or len(known) < 2:
+        return "" if len(table.rows) < 2 else "no step times were recorded"
+    worst = max(known, key=lambda row: (row.late_seconds or 0.0, -row.rank))
+    if not is_late(worst, usual):
+        return "no rank is late"
+    text = f"{named(worst)} is late by {format_value(worst.late_seconds, 'seconds')}"
+    text += f" in a step of {format_value(worst.step_seconds or usual, 'seconds')}"
+    others = sum(is_late(row, usual) for row in known) - 1
+    text += f", most of it in {worst.slowest_phase}" if worst.slowest_phase else ""
+    return text + (f"; {format_items(others, 'other rank')} late too" if others else "")
+
+
+def named(row: RankRow) -> str:
+    """Return a rank with its node, in words."""
+    return f"rank {row.rank} on {short_node(row.node)}" if row.node else f"rank {row.rank}"
+
+
+def short_node(node: str) -> str:
+    """Return the host name of a node, without the mark that tells equal names apart."""
+    host, _, mark = node.rpartition(".")
+    return host if host and len(mark) == 8 and all(letter in "0123456789abcdef" for letter in mark) else node
+
+
+def _exceptions(rows: Iterable[RankRow]) -> set[int]:
+    """Return the ranks that need attention while most others do not."""
+    every = list(rows)
+    bad = {row.rank for row in every if not row.is_well}
+    return bad if len(bad) <= len(every) // 2 else {row.rank for row in every if row.stall}
+
+
+def _exceptional(table: RankTable) -> list[str]:
+    states = Counter(row.stall or row.state for row in table.rows if not row.is_well)
+    found = []
+    for state, number in states.most_common(3):
+        if number == len(table.rows):
+            found.append(f"all are {state}" if number > 1 else f"it is {state}")
+            continue
+        some = [row for row in table.rows if (row.stall or row.state) == state and not row.is_well]
+        who = ", ".join(named(row) for row in some[:3]) + (f" and {number - 3} more" if number > 3 else "")
+        found.append(f"{who} {'is' if number == 1 else 'are'} {state}")
+    return found
+
+
+def dimensions(rows: Iterable[RankRow]) -> list[str]:
+    """Return what ranks can be grouped by: the node, and each known coordinate with more than one place."""
+    places: dict[str, set[int]] = {}
+    nodes = set()
+    for row in rows:
+        nodes.add(row.node)
+        for name, place in row.place.coordinates.items():
+            places.setdefault(name, set()).add(place)
+    return [*([NODE] if len(nodes) > 1 else []), *(name for name, some in places.items() if len(some) > 1)]
+
+
+def group_of(row: Mapping[str, Any], by: str) -> str:
+    """Return the group of a row of `ranks_view`: its node, or its place on a coordinate."""
+    if by == NODE:
+        return short_node(str(row["node"])) or "unknown"
+    place = row["coordinates"].get(by)
+    return "unknown" if place is None else f"{by} {place}"
+
+
+def groups(rows: Sequence[Mapping[str, Any]], by: str) -> list[dict[str, Any]]:
+    """Return the groups of rows, which are ordered worst first: each with its worst rank, in the order of those."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(group_of(row, by), []).append(row)
+    return [
+        {
+            "group": name,
+            "ranks": [row["rank"] for row in own],
+            "worst": own[0],
+            "late": sum(row["is_late"] for row in own),
+            "states": dict(Counter(row["stall"] or row["state"] for row in own)),
+            "behind_steps": max((row["behind_steps"] or 0 for row in own), default=0),
+        }
+        for name, own in found.items()
+    ]
+
+
+def _row(row: RankRow, usual: float | None) -> dict[str, Any]:
+    place = row.place
+    return {
+        "rank": row.rank,
+        "node": row.node,
+        "host": short_node(row.node),
+        "state": row.state,
+        "stall": row.stall,
+        "cause": row.cause,
+        "is_well": row.is_well,
+        "is_late": is_late(row, usual),
+        "step": row.step,
+        "behind_steps": row.behind_steps,
+        "behind_seconds": row.behind_seconds,
+        "last_phase": row.last_phase,
+        "slowest_phase": row.slowest_phase,
+        "slowest_seconds": row.slowest_seconds,
+        "step_seconds": row.step_seconds,
+        "own_seconds": row.own_seconds,
+        "late_seconds": row.late_seconds,
+        "phases": dict(row.phases),
+        "gpu": place.gpu,
+        "gpu_name": place.gpu_name,
+        "temperature": place.temperature,
+        "throttled": list(place.throttled),
+        "coordinates": dict(place.coordinates),
+    }
+
+
+def map_view(past: Past, what: str = LATE, steps: tuple[int, int] | None = None, buckets: int = 160) -> dict[str, Any]:
+    """Return a quantity by rank and bucket of steps; null where nothing was recorded."""
+    found = rank_map(past, what, steps, buckets)
+    return {
+        "what": what,
+        "unit": found.unit,
+        "is_difference": found.is_difference,
+        "ranks": found.ranks.tolist(),
+        "edges": found.edges.tolist(),
+        "first_step": found.steps[0] if len(found.edges) else None,
+        "last_step": found.steps[1] if len(found.edges) else None,
+        "every_step": found.level == 1,
+        "usual": rounded(found.usual),
+        "values": [rounded(row) for row in found.values],
+    }
+
+
+def rounded(values: Floats) -> list[float | None]:
+    """Return numbers with few digits; None where they are not finite."""
+    finite = np.isfinite(values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        power = np.floor(np.log10(np.abs(np.where(finite & (values != 0), values, 1.0))))
+    scale = 10.0 ** (DIGITS - 1 - np.clip(power, -290, 290))
+    short = np.round(np.where(finite, values, 0.0) * scale) / scale
+    return [value if known else None for value, known in zip(short.tolist(), finite.tolist(), strict=True)]
+
+
+def step_view(past: Past, steps: tuple[int, int], rank: int | None = None) -> dict[str, Any]:
+    """Return one step, or the mean of several, of a rank, by default of the latest: beside those of the median rank."""
+    table = rank_table(past, steps, figures_only=True)
+    known = [row for row in table.rows if row.step_seconds is not None]
+    wanted = [row for row in known if row.rank == rank]
+    shown = wanted[0] if wanted else None
+    if rank is None and known:
+        shown = max(known, key=lambda row: (row.late_seconds or 0.0, -row.rank))
+    own = {} if shown is None else shown.phases
+    return {
+        "step": steps[0],
+        "last_step": steps[1],
+        "rank": rank if shown is None else shown.rank,
+        "ranks": len(known),
+        "node": "" if shown is None else shown.node,
+        "host": "" if shown is None else short_node(shown.node),
+        "step_seconds": None if shown is None else shown.step_seconds,
+        "late_seconds": None if shown is None else shown.late_seconds,
+        "usual_seconds": table.usual_seconds,
+        "phases": [
+            {
+                "phase": name,
+                "seconds": own.get(name),
+                "usual_seconds": table.usual_phases.get(name),
+                "may_wait": name in MEETING,
+            }
+            for name in sorted({*own, *table.usual_phases}, key=lambda name: (phase_place(name), name))
+        ],
+    }

@@ -1,0 +1,354 @@
+/** Ranks over steps as one picture: a row per rank, a column per bucket of steps. Drag to zoom, click to select. */
+
+import type { RankMap, RankRow } from "../api.ts";
+import { fill, h, setText, show } from "../dom.ts";
+import { count, share, value } from "../format.ts";
+import { isDark, onTheme } from "../theme.ts";
+import { hideTip, showTip } from "../tooltip.ts";
+import { nextFrame, watchSize } from "../viewport.ts";
+import { lateShade, shade } from "./colour_scale.ts";
+import type { RankGroup } from "./rank_order.ts";
+
+/** Height of all rows together that a laptop's screen shows, and of the tallest row. */
+const [TALL, TALLEST] = [512, 22];
+const LABEL = 13;
+const DRAGGED = 6;
+/** A share of a step that is always within the scale, and the largest one. */
+const [LEAST, MOST] = [0.1, 0.5];
+
+export interface Cell {
+  rank: number;
+  bucket: number;
+}
+
+export interface MapEvents {
+  select(cell: Cell): void;
+  zoom(steps: readonly [number, number] | null): void;
+}
+
+type Scale = (value: number, bucket: number) => readonly number[];
+
+export class RankMapChart {
+  readonly element: HTMLElement;
+  selected: Cell | null = null;
+  private readonly canvas = h("canvas", { attrs: { role: "img" } });
+  private readonly gutter = h("div", { class: "rank-gutter", attrs: { "aria-hidden": "true" } });
+  private readonly box = h("i", { class: "rank-box" });
+  private readonly band = h("i", { class: "rank-band" });
+  private readonly plot: HTMLElement;
+  private readonly axis = h("div", { class: "rank-axis soft num" });
+  private readonly title = h("h3", { class: "chart-title" });
+  private readonly legend = h("span", { class: "heat-scale soft num" });
+  private map: RankMap | null = null;
+  private groups: RankGroup[] = [];
+  private rows = new Map<number, RankRow>();
+  private order: number[] = [];
+  private values = new Map<number, (number | null)[]>();
+  private dragged: number | null = null;
+  private width = 0;
+  private draws = 0;
+  private readonly stops: (() => void)[];
+  private readonly redraw = (): void => this.draw();
+
+  constructor(private readonly events: MapEvents) {
+    this.plot = h(
+      "div",
+      {
+        class: "rank-plot",
+        attrs: {
+          tabindex: 0,
+          role: "application",
+          "aria-label": "Map of ranks: arrows select a cell, + and - zoom, 0 shows everything",
+        },
+        on: {
+          pointerdown: (event) => this.pressed(event),
+          pointermove: (event) => this.moved(event),
+          pointerup: (event) => this.released(event),
+          pointerleave: () => this.left(),
+          dblclick: () => events.zoom(null),
+          keydown: (event) => this.key(event),
+        },
+      },
+      this.canvas,
+      this.band,
+      this.box,
+    );
+    show(this.box, false);
+    show(this.band, false);
+    this.element = h(
+      "section",
+      { class: "chart rank-map", attrs: { "data-chart": "ranks", "data-state": "loading", "data-drawn": 0 } },
+      h("header", { class: "chart-head" }, this.title, this.legend),
+      h("div", { class: "rank-body" }, this.gutter, this.plot, h("span"), this.axis),
+    );
+    this.stops = [
+      watchSize(this.plot, (width) => {
+        this.width = width;
+        nextFrame(this.redraw);
+      }),
+      onTheme(() => nextFrame(this.redraw)),
+    ];
+  }
+
+  stop(): void {
+    hideTip();
+    for (const stop of this.stops) stop();
+  }
+
+  /** Show a map with its rows in groups. */
+  set(map: RankMap, groups: RankGroup[], rows: readonly RankRow[], title: string): void {
+    this.map = map;
+    this.values = new Map(map.ranks.map((rank, at) => [rank, map.values[at] ?? []]));
+    this.rows = new Map(rows.map((row) => [row.rank, row]));
+    const known = (rank: number): boolean => this.values.has(rank);
+    this.groups = groups
+      .map((group) => ({ ...group, ranks: group.ranks.filter(known) }))
+      .filter((group) => group.ranks.length);
+    this.order = this.groups.flatMap((group) => group.ranks);
+    setText(this.title, title);
+    this.canvas.setAttribute("aria-label", `${title} of ${this.order.length} ranks`);
+    this.plot.style.setProperty("height", `${this.height}px`);
+    this.drawGutter();
+    nextFrame(this.redraw);
+  }
+
+  /** Mark a cell; null marks none. */
+  mark(cell: Cell | null): void {
+    this.selected = cell;
+    this.placeBox();
+  }
+
+  private get columns(): number {
+    return Math.max(0, (this.map?.edges.length ?? 1) - 1);
+  }
+
+  private get row(): number {
+    return Math.max(1, Math.min(TALLEST, Math.floor(TALL / Math.max(1, this.order.length))));
+  }
+
+  private get height(): number {
+    return Math.max(1, this.order.length) * this.row;
+  }
+
+  private drawGutter(): void {
+    const labels: HTMLElement[] = [];
+    let free = -Infinity;
+    let top = 0;
+    const add = (text: string, at: number, late: boolean, title: string): void => {
+      if (at < free) return;
+      free = at + LABEL;
+      labels.push(h("span", { class: late ? "bad" : "", title, style: { top: `${at - LABEL / 2}px` } }, text));
+    };
+    this.groups.forEach((group, place) => {
+      const tall = group.ranks.length * this.row;
+      if (group.label) {
+        const style = { top: `${top}px`, height: `${Math.max(1, tall - 1)}px` };
+        labels.push(h("i", { class: `${place % 2 ? "odd" : ""} ${group.late ? "late" : ""}`, style }));
+        add(group.label, top + Math.min(tall, LABEL * 2) / 2, group.late > 0, `${group.ranks.length} ranks`);
+      } else {
+        group.ranks.forEach((rank, at) => {
+          add(String(rank), (at + 0.5) * this.row, this.rows.get(rank)?.is_late ?? false, `rank ${rank}`);
+        });
+      }
+      top += tall;
+    });
+    this.gutter.classList.toggle(
+      "grouped",
+      this.groups.some((group) => group.label !== ""),
+    );
+    fill(this.gutter, labels);
+  }
+
+  private draw(): void {
+    const map = this.map;
+    if (!map || this.width <= 0) return;
+    const [columns, rows] = [this.columns, this.order.length];
+    if (!columns || !rows) {
+      this.canvas.width = 0;
+      this.element.setAttribute("data-state", "empty");
+      return;
+    }
+    const scale = this.scale(map);
+    const image = new ImageData(columns, rows);
+    const ground = isDark() ? [20, 26, 34] : [255, 255, 255];
+    this.order.forEach((rank, line) => {
+      const own = this.values.get(rank) ?? [];
+      for (let column = 0; column < columns; column += 1) {
+        const one = own[column];
+        const [red, green, blue] = one === null || one === undefined ? ground : scale(one, column);
+        image.data.set([red ?? 0, green ?? 0, blue ?? 0, 255], (line * columns + column) * 4);
+      }
+    });
+    [this.canvas.width, this.canvas.height] = [columns, rows];
+    this.canvas.style.setProperty("height", `${this.height}px`);
+    this.canvas.getContext("2d")?.putImageData(image, 0, 0);
+    this.drawAxis(map);
+    this.element.setAttribute("data-state", "drawn");
+    this.element.setAttribute("data-drawn", String(++this.draws));
+    this.placeBox();
+  }
+
+  /** Return the color of a value, and draw the legend. */
+  private scale(map: RankMap): Scale {
+    const dark = isDark();
+    const paint = (colour: (share: number) => readonly number[]): string =>
+      `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((at) => `rgb(${colour(at).join(",")})`).join(",")})`;
+    if (map.is_difference) {
+      const relative = (late: number, bucket: number): number => late / (map.usual[bucket] || Infinity);
+      let top = 0;
+      for (const row of map.values)
+        row.forEach((late, bucket) => {
+          if (late !== null) top = Math.max(top, relative(late, bucket));
+        });
+      top = Math.max(LEAST, Math.min(MOST, top));
+      const ramp = h("i", { style: { background: paint((at) => lateShade(at, dark)) } });
+      fill(this.legend, "on time", ramp, `late by ${share(top)} of a step`);
+      return (late, bucket) => lateShade(relative(late, bucket) / top, dark);
+    }
+    const known = map.values.flat().filter((one): one is number => one !== null);
+    known.sort((one, other) => one - other);
+    const low = known[Math.floor(known.length * 0.005)] ?? 0;
+    const high = known[Math.ceil(known.length * 0.995) - 1] ?? 1;
+    fill(this.legend, value(low, map.unit), h("i", { style: { background: paint(shade) } }), value(high, map.unit));
+    return (one) => shade(high > low ? (one - low) / (high - low) : 0.5);
+  }
+
+  private drawAxis(map: RankMap): void {
+    const [first, last] = [map.edges[0] ?? 0, map.edges.at(-1) ?? 1];
+    const wanted = Math.max(2, Math.floor(this.width / 110));
+    const raw = (last - first) / wanted;
+    const power = 10 ** Math.floor(Math.log10(Math.max(1, raw)));
+    const gap = Math.max(1, [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= raw) ?? raw);
+    const marks: HTMLElement[] = [];
+    for (let step = Math.ceil(first / gap) * gap; step < last; step += gap) {
+      const at = (step - first) / (last - first);
+      if (at > 0.97) break;
+      marks.push(h("span", { style: { left: `${at * 100}%` } }, count(step)));
+    }
+    fill(this.axis, marks, h("em", {}, "step"));
+  }
+
+  private cellAt(event: MouseEvent): Cell | null {
+    const box = this.plot.getBoundingClientRect();
+    const line = Math.floor((event.clientY - box.top) / this.row);
+    const rank = this.order[Math.max(0, Math.min(this.order.length - 1, line))];
+    const bucket = Math.floor(((event.clientX - box.left) / (box.width || 1)) * this.columns);
+    if (rank === undefined || !this.columns) return null;
+    return { rank, bucket: Math.max(0, Math.min(this.columns - 1, bucket)) };
+  }
+
+  private stepAt(event: MouseEvent): number {
+    const box = this.plot.getBoundingClientRect();
+    const part = Math.max(0, Math.min(1, (event.clientX - box.left) / (box.width || 1)));
+    const edges = this.map?.edges ?? [0, 1];
+    return (edges[0] ?? 0) + part * ((edges.at(-1) ?? 1) - (edges[0] ?? 0));
+  }
+
+  private pressed(event: PointerEvent): void {
+    if (event.button === 0 && event.pointerType !== "touch") this.dragged = event.clientX;
+  }
+
+  private moved(event: PointerEvent): void {
+    const cell = this.cellAt(event);
+    if (!cell) return;
+    if (this.dragged !== null && Math.abs(event.clientX - this.dragged) > DRAGGED) {
+      const left = this.plot.getBoundingClientRect().left;
+      const [from, to] = [this.dragged - left, event.clientX - left].sort((one, other) => one - other);
+      show(this.band, true);
+      this.band.style.setProperty("left", `${from ?? 0}px`);
+      this.band.style.setProperty("width", `${(to ?? 0) - (from ?? 0)}px`);
+      hideTip();
+      return;
+    }
+    this.tip(event, cell);
+  }
+
+  private released(event: PointerEvent): void {
+    const from = this.dragged;
+    this.dragged = null;
+    show(this.band, false);
+    if (from !== null && Math.abs(event.clientX - from) > DRAGGED) {
+      const begun = { clientX: from, clientY: event.clientY } as MouseEvent;
+      const [first, last] = [this.stepAt(begun), this.stepAt(event)].sort((one, other) => one - other);
+      this.events.zoom([Math.floor(first ?? 0), Math.max(Math.floor(first ?? 0) + 1, Math.ceil(last ?? 0))]);
+      return;
+    }
+    const cell = this.cellAt(event);
+    if (cell) this.events.select(cell);
+  }
+
+  private left(): void {
+    hideTip();
+    this.dragged = null;
+    show(this.band, false);
+  }
+
+  private tip(event: MouseEvent, cell: Cell): void {
+    const map = this.map;
+    if (!map) return;
+    const row = this.rows.get(cell.rank);
+    const one = this.values.get(cell.rank)?.[cell.bucket] ?? null;
+    const usual = map.usual[cell.bucket] ?? null;
+    const [first, next] = [map.edges[cell.bucket] ?? 0, map.edges[cell.bucket + 1] ?? 1];
+    const steps = next - first > 1 ? `steps ${count(first)} to ${count(next - 1)}` : `step ${count(first)}`;
+    const text = one === null ? "not recorded" : value(one, map.unit);
+    const late = map.is_difference;
+    showTip(
+      event.clientX,
+      event.clientY,
+      `rank ${cell.rank}${row?.host ? ` on ${row.host}` : ""}, ${steps}`,
+      [{ colour: "transparent", label: late ? "beyond the median rank" : map.what, text }],
+      usual === null ? [] : [`${late ? "a step of the median rank" : "median rank"}: ${value(usual, map.unit)}`],
+    );
+  }
+
+  private key(event: KeyboardEvent): void {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const now = this.selected ?? { rank: this.order[0] ?? 0, bucket: this.columns - 1 };
+    const line = Math.max(0, this.order.indexOf(now.rank));
+    const to = (rows: number, columns: number): (() => void) => {
+      return () => {
+        const rank = this.order[Math.max(0, Math.min(this.order.length - 1, line + rows))] ?? now.rank;
+        this.events.select({ rank, bucket: Math.max(0, Math.min(this.columns - 1, now.bucket + columns)) });
+      };
+    };
+    const act: Record<string, () => void> = {
+      ArrowUp: to(-1, 0),
+      ArrowDown: to(1, 0),
+      ArrowLeft: to(0, -1),
+      ArrowRight: to(0, 1),
+      PageUp: to(-16, 0),
+      PageDown: to(16, 0),
+      Home: to(0, -this.columns),
+      End: to(0, this.columns),
+      "+": () => this.scaleAround(now.bucket, 0.25),
+      "-": () => this.scaleAround(now.bucket, 1),
+      Escape: () => this.plot.blur(),
+    };
+    const found = act[event.key];
+    if (!found) return;
+    event.preventDefault();
+    event.stopPropagation();
+    found();
+  }
+
+  /** Show a share of the steps to either side of a bucket. */
+  private scaleAround(bucket: number, part: number): void {
+    const edges = this.map?.edges ?? [];
+    const [first, last] = [edges[0] ?? 0, edges.at(-1) ?? 1];
+    const [middle, half] = [edges[bucket] ?? first, Math.max(2, (last - first) * part)];
+    this.events.zoom([Math.max(0, Math.round(middle - half)), Math.round(middle + half)]);
+  }
+
+  private placeBox(): void {
+    const line = this.selected ? this.order.indexOf(this.selected.rank) : -1;
+    show(this.box, line >= 0 && this.columns > 0);
+    if (!this.selected || line < 0 || !this.columns) return;
+    const tall = Math.max(5, this.row);
+    const top = line * this.row - (tall - this.row) / 2;
+    const wide = Math.max(5, this.width / this.columns);
+    const left = ((this.selected.bucket + 0.5) / this.columns) * this.width - wide / 2;
+    const style = { top: `${top}px`, height: `${tall}px`, left: `${left}px`, width: `${wide}px` };
+    for (const [name, text] of Object.entries(style)) this.box.style.setProperty(name, text);
+  }
+}
