@@ -85,6 +85,12 @@ def judged(by_steps: ClockOffset | None, by_beat: float | None) -> ClockOffset:
     return ClockOffset(0.0, 0.0, UNKNOWN) if by_beat is None else ClockOffset(by_beat, BEAT_SPREAD, HEARTBEAT)
 
 
+def facts(offsets: Mapping[str, ClockOffset]) -> dict[str, Any]:
+    """Return the offsets as plain data: most seconds apart, a sentence for people if it matters, and every node."""
+    nodes = {node: offset.as_dict() for node, offset in sorted(offsets.items())}
+    return {"apart_seconds": difference(offsets), "text": sentence(offsets), "nodes": nodes}
+
+
 def difference(offsets: Mapping[str, ClockOffset]) -> float:
     """Return by how many seconds the clocks differ at most."""
     seconds = [one.seconds for one in offsets.values()]

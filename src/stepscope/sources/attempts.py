@@ -12,6 +12,7 @@ from stepscope.analysis.cost import logged_time
 from stepscope.analysis.cost.ledger import Attempt, stalls_of
 from stepscope.analysis.cost.logged_time import Logged
 from stepscope.core.events import ours
+from stepscope.sources.clocks import node_seconds
 from stepscope.store.curves import spans
 from stepscope.store.layout import RunFolder
 from stepscope.store.parquet import Selection
@@ -44,7 +45,8 @@ def attempts_of(past: Past, ranks: Collection[int] | None = None) -> list[Attemp
     chosen = Selection(timed, ranks)
     rows = past.read(lambda snapshot, connection: snapshot.points(chosen, connection)) if STEP in names else None
     steps = {} if rows is None else _by_rank(rows)
-    events = ours(past.events())
+    clocks = node_seconds(past)
+    events = ours(past.events(offsets=clocks))
     known: dict[tuple[int, int], tuple[NodeState, RankState]] = {
         (number, node.attempt): (node, rank)
         for node in nodes_of(past)
@@ -55,6 +57,8 @@ def attempts_of(past: Past, ranks: Collection[int] | None = None) -> list[Attemp
     for key in sorted({*known, *steps}, key=lambda key: (key[1], key[0])):
         end, seconds, step, phases = steps.get(key, (np.empty(0), np.empty(0), np.empty(0, np.int64), {}))
         started, ended, state = _life(*known[key]) if key in known else (np.nan, np.nan, "running")
+        ahead = clocks.get(known[key][0].node, 0.0) if key in known else 0.0
+        started, ended, end = started - ahead, ended - ahead, end - ahead
         if not started > 0 and len(end):
             started = float(end[0] - seconds[0])
         ended = max(filter(math.isfinite, (ended, *end[-1:].tolist())), default=math.nan)

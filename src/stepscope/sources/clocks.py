@@ -13,12 +13,12 @@ from stepscope.analysis.clocks import REFERENCE, ClockOffset, StepEnds, from_ste
 from stepscope.core.ring import NO_STEP
 from stepscope.store.layout import RunFolder
 from stepscope.store.parquet import Selection
+from stepscope.store.sealed import open_sealed
 from stepscope.store.states import read_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.store.points import Points
     from stepscope.store.reader import Past
     from stepscope.store.states import NodeState
 
@@ -78,20 +78,28 @@ def node_seconds(past: Past) -> dict[str, float]:
     return {node: offset.seconds for node, offset in clock_offsets(past).items() if offset.seconds}
 
 
-def rank_seconds(nodes: list[NodeState], seconds: Mapping[str, float]) -> dict[Range, float]:
-    """Return the seconds to subtract from the times of each rank and attempt."""
-    return {(rank, node.attempt): seconds.get(node.node, 0.0) for node in nodes for rank in node.ranks}
+def true_events(past: Past) -> list[dict[str, Any]]:
+    """Return the events of a run by one clock, ordered by time."""
+    return past.events(offsets=node_seconds(past))
 
 
-def without_offsets(points: Points, of: Mapping[Range, float]) -> Points:
-    """Return points with the times of one clock; points of other ranks, such as those of a machine, are unchanged."""
-    if not of or not len(points):
-        return points
-    shift = np.zeros(len(points), np.int64)
-    for (rank, attempt), seconds in of.items():
-        if seconds:
-            shift[(points.rank == rank) & (points.attempt == attempt)] = round(seconds * 1e6)
-    return replace(points, time=points.time - shift)
+def rank_seconds(past: Past, attempt: int) -> dict[int, float]:
+    """Return the seconds to subtract from the times of each rank in an attempt, and of the nodes' own samples."""
+    seconds = node_seconds(past)
+    if not seconds:
+        return {}
+    folder = RunFolder(past.path)
+    found = {
+        rank: seconds[node.node]
+        for node in read_nodes(folder)[0]
+        if node.attempt == attempt and node.node in seconds
+        for rank in node.ranks
+    }
+    for span in folder.units():  # only the files tell which watcher has which negative number
+        if span.writer.attempt == attempt and span.writer.node in seconds:
+            ranks = open_sealed(span.path).last_seq
+            found |= {int(rank): seconds[span.writer.node] for rank in ranks if rank.startswith("-")}
+    return found
 
 
 def _estimated(past: Past, nodes: list[NodeState]) -> dict[str, ClockOffset]:

@@ -15,6 +15,7 @@ from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, by_canonical, canonical
 from stepscope.sources.attempts import PHASE, STEP, at_keys, attempts_of, counts_of, is_foreign, logged_series, nodes_of
+from stepscope.sources.clocks import rank_seconds, true_events
 from stepscope.sources.first_error import first_error_of
 
 if TYPE_CHECKING:
@@ -52,13 +53,13 @@ def evidence_of(past: Past) -> Evidence:
         ]
     else:
         ranks = [_steps(one) for one in attempts_of(past) if one.number == last and len(one.end)]
-    series = _series(past, counts, last)
+    series = _series(past, counts, last, rank_seconds(past, last))
     started = [float(one.end[0] - one.seconds[0]) for one in ranks if len(one)]
     ended = [float(one.end[-1]) for one in ranks if len(one)]
     return Evidence(
         ranks,
         series,
-        [event for event in ours(past.events()) if event.get("attempt", last) == last],
+        [event for event in ours(true_events(past)) if event.get("attempt", last) == last],
         past.state,
         past.cause,
         max(ended) - min(started) if ended else None,
@@ -87,7 +88,8 @@ def _long(past: Past, counts: Mapping[str, int], attempt: int) -> list[RankSteps
         for name, part in blocks.items()
         if name != STEP and part is not None
     }
-    return [_blocks_of(rank, own, parts) for rank, own in _by_rank_of(whole, attempt).items()]
+    ahead = rank_seconds(past, attempt)
+    return [_blocks_of(rank, own, parts, ahead.get(rank, 0.0)) for rank, own in _by_rank_of(whole, attempt).items()]
 
 
 def _by_rank_of(blocks: Blocks, attempt: int) -> dict[int, Blocks]:
@@ -97,14 +99,14 @@ def _by_rank_of(blocks: Blocks, attempt: int) -> dict[int, Blocks]:
     return {int(own.rank[first]): own.select(slice(first, last)) for first, last in pairwise([*starts, len(own)])}
 
 
-def _blocks_of(rank: int, own: Blocks, parts: Mapping[str, Mapping[int, Blocks]]) -> RankSteps:
-    """Return the steps of one rank as blocks."""
+def _blocks_of(rank: int, own: Blocks, parts: Mapping[str, Mapping[int, Blocks]], ahead: float) -> RankSteps:
+    """Return the steps of one rank, whose clock is ahead by some seconds, as blocks."""
     weight = own.count.astype(np.float64)
     mine = {phase: part[rank] for phase, part in parts.items() if rank in part}
     measured = max((int(part.count.sum()) for part in mine.values()), default=0)
     scale = float(weight.sum()) / measured if measured else 1.0
     phases = {phase: _spread(part, own) / weight * (1.0 if phase in RARE else scale) for phase, part in mine.items()}
-    return RankSteps(rank, own.last_step, own.last_time / 1e6, own.mean, phases, weight)
+    return RankSteps(rank, own.last_step, own.last_time / 1e6 - ahead, own.mean, phases, weight)
 
 
 def _spread(part: Blocks, rows: Blocks) -> Floats:
@@ -121,7 +123,9 @@ def _spread(part: Blocks, rows: Blocks) -> Floats:
     return np.asarray(np.maximum(0.0, np.diff(until, prepend=0.0)))
 
 
-def _series(past: Past, counts: Mapping[str, int], attempt: int) -> dict[str, dict[int, Track]]:
+def _series(
+    past: Past, counts: Mapping[str, int], attempt: int, ahead: Mapping[int, float]
+) -> dict[str, dict[int, Track]]:
     names = [name for name in counts if not name.startswith(USELESS)]
     fine = [name for name in names if name.replace("_", "/").endswith("/loss") or name == "loss"]
     found: dict[str, dict[int, Track]] = {}
@@ -130,6 +134,8 @@ def _series(past: Past, counts: Mapping[str, int], attempt: int) -> dict[str, di
     for name, points in read.items():
         main = canonical(name)
         tracks = _tracks(points, attempt, aliases[name].factor if name in aliases else 1.0)
+        if ahead:
+            tracks = {rank: one.earlier(ahead.get(rank, 0.0)) for rank, one in tracks.items()}
         if tracks and (main == name or main not in counts):
             found[main] = tracks
     return found

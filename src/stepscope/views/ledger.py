@@ -232,11 +232,10 @@ def _exhaustion(past: Past, sampled: _Sampled, ranks: Collection[int] | None) ->
     machines: dict[int, dict[str, tuple[Floats, Floats]]] = {}
     for name in sampled.names:
         parts = name.split("/")
-        is_memory = parts[0] == "disk" or (parts[0], *parts[2:]) in MEMORY
-        if ranks is not None and parts[0] == "process" and int(parts[1]) not in ranks:
+        if not _may_run_out(parts, ranks):
             continue
-        series = past.series(name, attempt=last, points=MOST_READINGS) if is_memory else None
-        if series is None or not len(series.rank):
+        series = past.series(name, attempt=last, points=MOST_READINGS)
+        if not len(series.rank):
             continue
         blocks = series.buckets
         time, value = (series.time, series.value) if blocks is None else (blocks.last_time / 1e6, blocks.mean)
@@ -253,6 +252,13 @@ def _exhaustion(past: Past, sampled: _Sampled, ranks: Collection[int] | None) ->
             yield finding
     for readings in machines.values():  # the ranks of one machine fill its memory together
         yield from forecast.shared_leaks(readings, host)
+
+
+def _may_run_out(parts: list[str], ranks: Collection[int] | None) -> bool:
+    """Return whether a metric is of a disk, or of memory of one of the ranks that are read."""
+    if parts[0] == "process" and ranks is not None and int(parts[1]) not in ranks:
+        return False
+    return parts[0] == "disk" or (parts[0], *parts[2:]) in MEMORY
 
 
 @functools.cache

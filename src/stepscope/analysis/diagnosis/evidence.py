@@ -98,6 +98,10 @@ class Track:
         """Return some of its points."""
         return Track(self.step[kept], self.time[kept], self.value[kept])
 
+    def earlier(self, seconds: float) -> Track:
+        """Return the same points so many seconds earlier."""
+        return Track(self.step, self.time - seconds, self.value) if seconds else self
+
     def finite(self) -> Track:
         """Return its finite points."""
         kept = np.isfinite(self.value)
