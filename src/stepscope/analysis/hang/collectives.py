@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.analysis.hang.record_table import GroupKey, RecordTable
 from stepscope.analysis.hang.spelling import verb, who
+from stepscope.analysis.hang.stacks import place_of
 from stepscope.analysis.hang.suspicion import (
     COLLECTIVE_STUCK,
     DEAD_RANK,
@@ -212,6 +213,12 @@ def _where(waits: Waits, rank: int) -> str:
     return f"{entry.said()}, number {entry.collective} of {key.said()}"
 
 
+def _called(entry: RecordedOp) -> str:
+    """Return an operation as text, with the line of the user's code that called it, if that is recorded."""
+    place = place_of(entry.frames)
+    return f"{entry.said()} at {place}" if place else entry.said()
+
+
 def _said(waits: Waits) -> list[str]:
     """Return one sentence for each operation in which ranks wait, the one with most ranks first."""
     grouped: dict[str, list[int]] = {}
@@ -293,13 +300,17 @@ def _desynchronised(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, .
     first = min(causes, key=lambda rank: (waits.blocking[rank].created, rank))
     if waits.ends[first] == LOOP:
         text = f"{who(causes)} wait for each other in different collectives: {'; '.join(sentences[:2])}"
-        return Suspicion(FLIGHT_RECORDER, DESYNCHRONISED, causes, waiting, text, sentences, 0.8)
+        places = Counter(_where(waits, rank) for rank in causes)
+        usual, most = places.most_common(1)[0]
+        few = tuple(rank for rank in causes if _where(waits, rank) != usual) if most > len(causes) / 2 else causes
+        others = tuple(sorted({*causes, *waiting} - set(few)))
+        return Suspicion(FLIGHT_RECORDER, DESYNCHRONISED, few, others, text, sentences, 0.8)
     entry = waits.blocking[first]
     key = waits.table.key(first, entry)
     ranks = odd(waits.table, key, entry.collective)
     rows = {rank: of[entry.collective] for rank, of in waits.table.entries[key].items() if entry.collective in of}
     own, rest = rows[ranks[0]], next((rows[rank] for rank in rows if rows[rank].shape != rows[ranks[0]].shape), entry)
-    text = f"{who(ranks)} {verb(ranks, 'is', 'are')} in {own.said()}, the others in {rest.said()}, both number "
+    text = f"{who(ranks)} {verb(ranks, 'is', 'are')} in {_called(own)}, the others in {_called(rest)}, both number "
     text += f"{entry.collective} of {key.said()}"
     everybody = tuple(sorted({*rows, *waiting} - set(ranks)))
     return Suspicion(FLIGHT_RECORDER, DESYNCHRONISED, ranks, everybody, text, [text, *sentences], 0.85)

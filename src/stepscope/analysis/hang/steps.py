@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DEAD = ("failed", "killed", "oom-killed", "preempted", "lost", "interrupted")
 """States of ranks that ended before their time."""
+KILLED = ("killed", "oom-killed", "lost", "preempted")
+"""States of ranks that something outside of the program ended."""
 STUCK = ("stalled", "hung")
 
 
@@ -33,7 +35,7 @@ def by_steps(evidence: HangEvidence) -> Suspicion | None:
     """Return what states and steps say; None if nothing stands still."""
     still = stuck(evidence.ranks)
     if not still:
-        return None
+        return _first_end(evidence)
     waiting = gone_numbers(still)
     if all(rank.step is None and rank.silent_seconds is None for rank in evidence.ranks):  # dumps of another job
         return None
@@ -46,6 +48,20 @@ def by_steps(evidence: HangEvidence) -> Suspicion | None:
         rest = tuple(rank for rank in waiting if rank not in late)
         return Suspicion(STEPS, NEVER_ARRIVED, late, rest, sentences[1], sentences, 0.4)
     return Suspicion(STEPS, UNKNOWN, (), waiting, sentences[0], sentences, 0.2)
+
+
+def _first_end(evidence: HangEvidence) -> Suspicion | None:
+    """Return the rank whose end ended the whole job: it was killed first, and the others ended in another way."""
+    ends = [rank for rank in evidence.ranks if rank.ended is not None and rank.state != "running"]
+    if len(ends) < max(2, len(evidence.ranks)):
+        return None
+    first = min(ends, key=lambda rank: (rank.ended or 0.0, rank.rank))
+    alike = [rank for rank in ends if rank.cause == first.cause]
+    if first.state not in KILLED or len(alike) > 1:
+        return None
+    rest = tuple(rank.rank for rank in ends if rank is not first)
+    text = f"the job has ended: rank {first.rank} ended first ({first.cause or first.state})"
+    return Suspicion(STEPS, DEAD_RANK, (first.rank,), rest, text, [text], 0.8)
 
 
 def _missing(evidence: HangEvidence) -> tuple[str, tuple[int, ...], str, float]:
