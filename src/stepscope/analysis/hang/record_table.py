@@ -114,7 +114,10 @@ class RecordTable:
         if entry is not None:
             return entry.is_done
         status = self.status(rank, key)
-        return status is not None and status.completed >= collective
+        if status is not None:
+            return status.completed >= collective
+        # Dumps may hold only what is not complete; and what the ring has overwritten is long over.
+        return any(number > collective for number in self.entries.get(key, {}).get(rank, ()))
 
     def done_elsewhere(self, rank: int, entry: RecordedOp) -> bool:
         """Return whether another rank has left a collective that nobody leaves before all have entered."""

@@ -18,6 +18,8 @@ DEAD = ("failed", "killed", "oom-killed", "preempted", "lost", "interrupted")
 """States of ranks that ended before their time."""
 KILLED = ("killed", "oom-killed", "lost", "preempted")
 """States of ranks that something outside of the program ended."""
+TOGETHER = 1.0
+"""Seconds between ends whose order is not certain."""
 STUCK = ("stalled", "hung")
 
 
@@ -51,17 +53,21 @@ def by_steps(evidence: HangEvidence) -> Suspicion | None:
 
 
 def _first_end(evidence: HangEvidence) -> Suspicion | None:
-    """Return the rank whose end ended the whole job: it was killed first, and the others ended in another way."""
+    """Return the ranks whose end ended the whole job: they were killed at the start, and the others failed after that.
+
+    A launcher ends the others with SIGTERM, and with SIGKILL only after a while; so the order of ends that were seen
+    at the same time does not matter.
+    """
     ends = [rank for rank in evidence.ranks if rank.ended is not None and rank.state != "running"]
-    if len(ends) < max(2, len(evidence.ranks)):
+    killed = [rank for rank in ends if rank.state in KILLED and "SIGTERM" not in rank.cause]
+    rest = [rank for rank in ends if rank not in killed]
+    if len(ends) < len(evidence.ranks) or not killed or len(killed) >= max(len(rest), 2):
         return None
-    first = min(ends, key=lambda rank: (rank.ended or 0.0, rank.rank))
-    alike = [rank for rank in ends if rank.cause == first.cause]
-    if first.state not in KILLED or len(alike) > 1:
+    if max(rank.ended or 0.0 for rank in killed) > min(rank.ended or 0.0 for rank in rest) + TOGETHER:
         return None
-    rest = tuple(rank.rank for rank in ends if rank is not first)
-    text = f"the job has ended: rank {first.rank} ended first ({first.cause or first.state})"
-    return Suspicion(STEPS, DEAD_RANK, (first.rank,), rest, text, [text], 0.8)
+    ranks, cause = gone_numbers(killed), killed[0].cause or killed[0].state
+    text = f"the job has ended: {who(ranks)} {verb(ranks, 'was', 'were')} the first to end ({cause})"
+    return Suspicion(STEPS, DEAD_RANK, ranks, gone_numbers(rest), text, [text], 0.8)
 
 
 def _missing(evidence: HangEvidence) -> tuple[str, tuple[int, ...], str, float]:
