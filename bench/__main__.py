@@ -44,6 +44,7 @@ GROUPS = (
         "sinks",
         "console",
         "stack_dumps",
+        "hangs",
     ),
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.analysis.hang.record_table import GroupKey, RecordTable
 from stepscope.analysis.hang.spelling import verb, who
@@ -39,6 +39,18 @@ NO_RECORD, HOST, DEVICE, STUCK, MISMATCH, LOOP = "no_record", "host", "device", 
 """Why a wait ends at a rank: no record of it; it has not called; its device lags; all are in; they differ; a circle."""
 
 
+class Gathering(NamedTuple):
+    """Who is in one collective."""
+
+    differs: bool
+    """Whether its ranks call different operations."""
+    missing: frozenset[int]
+    idle: frozenset[int]
+    """Ranks whose device has not begun it, though that of others has."""
+    earlier: frozenset[int]
+    """Ranks that have called it, and still stand in an operation before it."""
+
+
 @dataclass
 class Waits:
     """The waits of all ranks."""
@@ -50,6 +62,8 @@ class Waits:
     """For whom each rank waits; none for a rank at the end."""
     ends: dict[int, str] = field(default_factory=dict)
     """Why the wait ends at a rank."""
+    gatherings: dict[tuple[GroupKey, int], Gathering] = field(default_factory=dict)
+    """What is known of the collectives in which ranks wait."""
     lagging: dict[int, int] = field(default_factory=dict)
     """Ranks whose device has not completed what others have: with how many operations."""
 
@@ -105,7 +119,8 @@ def _find_ends(waits: Waits) -> None:
         waits.ends[rank] = NO_RECORD if rank not in waits.table.records else DEVICE if rank in waits.lagging else HOST
     if not waits.ends:
         waits.ends = dict.fromkeys(waits.lagging, DEVICE)
-    _find_loops(waits)
+    if not {MISMATCH, HOST, NO_RECORD, DEVICE} & set(waits.ends.values()):
+        _find_loops(waits)
 
 
 def _waits_for(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], str]:
@@ -114,17 +129,24 @@ def _waits_for(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], st
     if entry.is_p2p:
         return _waits_for_peer(waits, rank, entry)
     key = table.key(rank, entry)
-    if odd(table, key, entry.collective):
+    found = waits.gatherings.get((key, entry.collective))
+    if found is None:
+        found = waits.gatherings[key, entry.collective] = _gathering(waits, key, entry.collective)
+    if found.differs:
         return set(), MISMATCH
-    missing = {other for other in key.ranks if not table.arrived(other, key, entry.collective)}
-    if missing:
-        return missing - {rank}, ""
-    at = {other: of.get(entry.collective) for other, of in table.entries[key].items()}
-    idle = {other for other, same in at.items() if same is not None and not same.is_started}
-    if idle and len(idle) < len(at) and rank not in idle:
-        return idle, ""
-    earlier = {other for other in key.ranks if other != rank and _is_before(waits, other, key, entry.collective)}
-    return (earlier, "") if earlier else (set(), STUCK)
+    for others in (found.missing, found.idle if rank not in found.idle else (), found.earlier):
+        if set(others) - {rank}:
+            return set(others) - {rank}, ""
+    return set(), STUCK
+
+
+def _gathering(waits: Waits, key: GroupKey, collective: int) -> Gathering:
+    table = waits.table
+    missing = frozenset(rank for rank in key.ranks if not table.arrived(rank, key, collective))
+    at = {rank: of[collective] for rank, of in table.entries[key].items() if collective in of}
+    idle = frozenset(rank for rank, entry in at.items() if not entry.is_started)
+    earlier = frozenset(rank for rank in key.ranks if _is_before(waits, rank, key, collective))
+    return Gathering(bool(odd(table, key, collective)), missing, idle if len(idle) < len(at) else frozenset(), earlier)
 
 
 def _waits_for_peer(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], str]:
