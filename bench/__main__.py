@@ -47,6 +47,7 @@ GROUPS = (
         "console_reading",
         "stack_dumps",
         "live_hangs",
+        "hangs",
     ),
 )
 

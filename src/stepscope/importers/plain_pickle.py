@@ -249,7 +249,7 @@ _HANDLERS: dict[int, Callable[[_Machine], Any]] = {
     0x53: _string,
     0x54: lambda m: m.push(m.sized(4).decode("latin-1")),  # BINSTRING of Python 2
     0x55: lambda m: m.push(m.sized(1).decode("latin-1")),
-    0x56: lambda m: m.push(m.line()),  # UNICODE
+    0x56: lambda m: m.push(m.line().encode("latin-1").decode("raw_unicode_escape")),  # UNICODE
     0x58: lambda m: _text(m, 4),
     0x8C: lambda m: _text(m, 1),
     0x8D: lambda m: _text(m, 8),

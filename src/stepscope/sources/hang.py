@@ -125,7 +125,8 @@ def _rank(
     seen = _seen(events)
     usual = state.step_seconds / state.steps if state.step_seconds and state.steps else None
     plain = RankEvidence(rank, node, state.state, state.cause, state.step, state.steps)
-    plain = replace(plain, usual_seconds=state.usual_seconds or usual)
+    ended = None if state.ended is None else state.ended / 1e6
+    plain = replace(plain, usual_seconds=state.usual_seconds or usual, ended=ended)
     if since is None:
         return plain
     is_fresh = float(seen.stacks.get("time", 0.0)) >= since - STALE

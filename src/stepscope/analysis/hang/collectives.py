@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.analysis.hang.record_table import GroupKey, RecordTable
 from stepscope.analysis.hang.spelling import verb, who
+from stepscope.analysis.hang.stacks import place_of
 from stepscope.analysis.hang.suspicion import (
     COLLECTIVE_STUCK,
     DEAD_RANK,
@@ -38,6 +39,18 @@ NO_RECORD, HOST, DEVICE, STUCK, MISMATCH, LOOP = "no_record", "host", "device", 
 """Why a wait ends at a rank: no record of it; it has not called; its device lags; all are in; they differ; a circle."""
 
 
+class Gathering(NamedTuple):
+    """Who is in one collective."""
+
+    differs: bool
+    """Whether its ranks call different operations."""
+    missing: frozenset[int]
+    idle: frozenset[int]
+    """Ranks whose device has not begun it, though that of others has."""
+    earlier: frozenset[int]
+    """Ranks that have called it, and still stand in an operation before it."""
+
+
 @dataclass
 class Waits:
     """The waits of all ranks."""
@@ -49,6 +62,8 @@ class Waits:
     """For whom each rank waits; none for a rank at the end."""
     ends: dict[int, str] = field(default_factory=dict)
     """Why the wait ends at a rank."""
+    gatherings: dict[tuple[GroupKey, int], Gathering] = field(default_factory=dict)
+    """What is known of the collectives in which ranks wait."""
     lagging: dict[int, int] = field(default_factory=dict)
     """Ranks whose device has not completed what others have: with how many operations."""
 
@@ -104,7 +119,8 @@ def _find_ends(waits: Waits) -> None:
         waits.ends[rank] = NO_RECORD if rank not in waits.table.records else DEVICE if rank in waits.lagging else HOST
     if not waits.ends:
         waits.ends = dict.fromkeys(waits.lagging, DEVICE)
-    _find_loops(waits)
+    if not {MISMATCH, HOST, NO_RECORD, DEVICE} & set(waits.ends.values()):
+        _find_loops(waits)
 
 
 def _waits_for(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], str]:
@@ -113,17 +129,24 @@ def _waits_for(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], st
     if entry.is_p2p:
         return _waits_for_peer(waits, rank, entry)
     key = table.key(rank, entry)
-    if odd(table, key, entry.collective):
+    found = waits.gatherings.get((key, entry.collective))
+    if found is None:
+        found = waits.gatherings[key, entry.collective] = _gathering(waits, key, entry.collective)
+    if found.differs:
         return set(), MISMATCH
-    missing = {other for other in key.ranks if not table.arrived(other, key, entry.collective)}
-    if missing:
-        return missing - {rank}, ""
-    at = {other: of.get(entry.collective) for other, of in table.entries[key].items()}
-    idle = {other for other, same in at.items() if same is not None and not same.is_started}
-    if idle and len(idle) < len(at) and rank not in idle:
-        return idle, ""
-    earlier = {other for other in key.ranks if other != rank and _is_before(waits, other, key, entry.collective)}
-    return (earlier, "") if earlier else (set(), STUCK)
+    for others in (found.missing, found.idle if rank not in found.idle else (), found.earlier):
+        if set(others) - {rank}:
+            return set(others) - {rank}, ""
+    return set(), STUCK
+
+
+def _gathering(waits: Waits, key: GroupKey, collective: int) -> Gathering:
+    table = waits.table
+    missing = frozenset(rank for rank in key.ranks if not table.arrived(rank, key, collective))
+    at = {rank: of[collective] for rank, of in table.entries[key].items() if collective in of}
+    idle = frozenset(rank for rank, entry in at.items() if not entry.is_started)
+    earlier = frozenset(rank for rank in key.ranks if _is_before(waits, rank, key, collective))
+    return Gathering(bool(odd(table, key, collective)), missing, idle if len(idle) < len(at) else frozenset(), earlier)
 
 
 def _waits_for_peer(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], str]:
@@ -212,6 +235,12 @@ def _where(waits: Waits, rank: int) -> str:
     return f"{entry.said()}, number {entry.collective} of {key.said()}"
 
 
+def _called(entry: RecordedOp) -> str:
+    """Return an operation as text, with the line of the user's code that called it, if that is recorded."""
+    place = place_of(entry.frames)
+    return f"{entry.said()} at {place}" if place else entry.said()
+
+
 def _said(waits: Waits) -> list[str]:
     """Return one sentence for each operation in which ranks wait, the one with most ranks first."""
     grouped: dict[str, list[int]] = {}
@@ -293,13 +322,17 @@ def _desynchronised(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, .
     first = min(causes, key=lambda rank: (waits.blocking[rank].created, rank))
     if waits.ends[first] == LOOP:
         text = f"{who(causes)} wait for each other in different collectives: {'; '.join(sentences[:2])}"
-        return Suspicion(FLIGHT_RECORDER, DESYNCHRONISED, causes, waiting, text, sentences, 0.8)
+        places = Counter(_where(waits, rank) for rank in causes)
+        usual, most = places.most_common(1)[0]
+        few = tuple(rank for rank in causes if _where(waits, rank) != usual) if most > len(causes) / 2 else causes
+        others = tuple(sorted({*causes, *waiting} - set(few)))
+        return Suspicion(FLIGHT_RECORDER, DESYNCHRONISED, few, others, text, sentences, 0.8)
     entry = waits.blocking[first]
     key = waits.table.key(first, entry)
     ranks = odd(waits.table, key, entry.collective)
     rows = {rank: of[entry.collective] for rank, of in waits.table.entries[key].items() if entry.collective in of}
     own, rest = rows[ranks[0]], next((rows[rank] for rank in rows if rows[rank].shape != rows[ranks[0]].shape), entry)
-    text = f"{who(ranks)} {verb(ranks, 'is', 'are')} in {own.said()}, the others in {rest.said()}, both number "
+    text = f"{who(ranks)} {verb(ranks, 'is', 'are')} in {_called(own)}, the others in {_called(rest)}, both number "
     text += f"{entry.collective} of {key.said()}"
     everybody = tuple(sorted({*rows, *waiting} - set(ranks)))
     return Suspicion(FLIGHT_RECORDER, DESYNCHRONISED, ranks, everybody, text, [text, *sentences], 0.85)

@@ -50,6 +50,8 @@ class RankEvidence:
     no_stacks: str = ""
     """Why there are no stacks."""
     record: FlightRecord | None = None
+    ended: float | None = None
+    """Seconds since 1970; None while it runs, or if that is unknown."""
 
 
 @dataclass(frozen=True)

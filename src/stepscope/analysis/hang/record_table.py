@@ -45,6 +45,10 @@ class RecordTable:
     """By rank, and name and description of the group there."""
     has_p2p: set[GroupKey] = field(default_factory=set)
     """Groups with sends and receives, whose status counts both kinds."""
+    furthest: dict[tuple[int, GroupKey], int] = field(default_factory=dict)
+    """The last collective of a group that each rank has enqueued, once that was asked."""
+    left: dict[tuple[GroupKey, int, tuple[object, ...]], bool] = field(default_factory=dict)
+    """Whether any rank has left a collective of this shape, once that was asked."""
     numbers: dict[tuple[int, GroupKey], int] = field(default_factory=dict)
     """The number of a group in a rank's process."""
 
@@ -105,8 +109,13 @@ class RecordTable:
 
     def enqueued(self, rank: int, key: GroupKey) -> int:
         """Return the number of the last collective of a group that a rank has enqueued; 0 if none is known."""
-        status = self.status(rank, key)
-        return max((*self.entries.get(key, {}).get(rank, {}), status.enqueued if status else 0), default=0)
+        known = self.furthest.get((rank, key))
+        if known is None:
+            status = self.status(rank, key)
+            rows = self.entries.get(key, {}).get(rank, {})
+            known = max((*rows, status.enqueued if status else 0), default=0)
+            self.furthest[rank, key] = known
+        return known
 
     def is_done(self, rank: int, key: GroupKey, collective: int) -> bool:
         """Return whether a rank is known to have completed a collective."""
@@ -114,20 +123,25 @@ class RecordTable:
         if entry is not None:
             return entry.is_done
         status = self.status(rank, key)
-        return status is not None and status.completed >= collective
+        if status is not None:
+            return status.completed >= collective
+        # Dumps may hold only what is not complete; and what the ring has overwritten is long over.
+        return any(number > collective for number in self.entries.get(key, {}).get(rank, ()))
 
     def done_elsewhere(self, rank: int, entry: RecordedOp) -> bool:
         """Return whether another rank has left a collective that nobody leaves before all have entered."""
         if not entry.is_symmetric:
             return False
-        key = self.key(rank, entry)
-        rows = self.entries.get(key, {})
-        for other in key.ranks:
-            same = rows.get(other, {}).get(entry.collective)
-            alike = same is None or same.shape == entry.shape
-            if other != rank and alike and self.is_done(other, key, entry.collective):
-                return True
-        return False
+        key, shape = self.key(rank, entry), entry.shape
+        known = self.left.get((key, entry.collective, shape))
+        if known is None:  # `rank` itself has not left it, so it need not be left out
+            known = any(self._has_left(other, key, entry.collective, shape) for other in key.ranks)
+            self.left[key, entry.collective, shape] = known
+        return known
+
+    def _has_left(self, rank: int, key: GroupKey, collective: int, shape: tuple[object, ...]) -> bool:
+        same = self.entries.get(key, {}).get(rank, {}).get(collective)
+        return (same is None or same.shape == shape) and self.is_done(rank, key, collective)
 
     def peer(self, rank: int, entry: RecordedOp) -> int | None:
         """Return the rank at the other end of a send or receive."""

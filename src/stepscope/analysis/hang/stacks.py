@@ -119,7 +119,7 @@ def activity_of(rank: RankEvidence) -> Activity | None:
     state, kernel = str(waiting.get("state") or ""), str(waiting.get("waits_in") or "")
     if not frames and not state:
         return None
-    place, held = _place(frames), next((kind for kind, pattern in _KERNEL if pattern.search(kernel)), "")
+    place, held = place_of(frames), next((kind for kind, pattern in _KERNEL if pattern.search(kernel)), "")
     found = _halted(state, held, place, kernel)
     if found is None and "does not answer" in rank.no_stacks and (state == "R" or HELD in rank.no_stacks):
         found = Activity(GIL, "", place)
@@ -140,7 +140,7 @@ def _halted(state: str, held: str, place: str, kernel: str) -> Activity | None:
 
 def _waiting(frames: Sequence[Mapping[str, Any]], state: str, held: str, kernel: str) -> Activity | None:
     """Return the activity of a process whose frames are the user's own code, by where the kernel holds it."""
-    place = _place(frames)
+    place = place_of(frames)
     if not frames:
         return Activity(held, "", "", kernel) if held and held != LOCK else None
     if held:
@@ -202,7 +202,8 @@ def _operation(frames: Sequence[Mapping[str, Any]], at: int, path: re.Pattern[st
     return found
 
 
-def _place(frames: Sequence[Mapping[str, Any]]) -> str:
+def place_of(frames: Sequence[Mapping[str, Any]]) -> str:
+    """Return the innermost line of the user's own code as train.py:88, otherwise the outermost; "" without frames."""
     users = [frame for frame in frames if not _NOT_USERS.search(str(frame.get("file", "")).replace("\\", "/"))]
     chosen = users[0] if users else frames[-1] if frames else None
     if chosen is None:

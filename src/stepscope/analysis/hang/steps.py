@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 DEAD = ("failed", "killed", "oom-killed", "preempted", "lost", "interrupted")
 """States of ranks that ended before their time."""
+KILLED = ("killed", "oom-killed", "lost", "preempted")
+"""States of ranks that something outside of the program ended."""
+TOGETHER = 1.0
+"""Seconds between ends whose order is not certain."""
 STUCK = ("stalled", "hung")
 
 
@@ -33,7 +37,7 @@ def by_steps(evidence: HangEvidence) -> Suspicion | None:
     """Return what states and steps say; None if nothing stands still."""
     still = stuck(evidence.ranks)
     if not still:
-        return None
+        return _first_end(evidence)
     waiting = gone_numbers(still)
     if all(rank.step is None and rank.silent_seconds is None for rank in evidence.ranks):  # dumps of another job
         return None
@@ -46,6 +50,24 @@ def by_steps(evidence: HangEvidence) -> Suspicion | None:
         rest = tuple(rank for rank in waiting if rank not in late)
         return Suspicion(STEPS, NEVER_ARRIVED, late, rest, sentences[1], sentences, 0.4)
     return Suspicion(STEPS, UNKNOWN, (), waiting, sentences[0], sentences, 0.2)
+
+
+def _first_end(evidence: HangEvidence) -> Suspicion | None:
+    """Return the ranks whose end ended the whole job: they were killed at the start, and the others failed after that.
+
+    A launcher ends the others with SIGTERM, and with SIGKILL only after a while; so the order of ends that were seen
+    at the same time does not matter.
+    """
+    ends = [rank for rank in evidence.ranks if rank.ended is not None and rank.state != "running"]
+    killed = [rank for rank in ends if rank.state in KILLED and "SIGTERM" not in rank.cause]
+    rest = [rank for rank in ends if rank not in killed]
+    if len(ends) < len(evidence.ranks) or not killed or len(killed) >= max(len(rest), 2):
+        return None
+    if max(rank.ended or 0.0 for rank in killed) > min(rank.ended or 0.0 for rank in rest) + TOGETHER:
+        return None
+    ranks, cause = gone_numbers(killed), killed[0].cause or killed[0].state
+    text = f"the job has ended: {who(ranks)} {verb(ranks, 'was', 'were')} the first to end ({cause})"
+    return Suspicion(STEPS, DEAD_RANK, ranks, gone_numbers(rest), text, [text], 0.8)
 
 
 def _missing(evidence: HangEvidence) -> tuple[str, tuple[int, ...], str, float]:

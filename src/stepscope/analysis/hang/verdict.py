@@ -9,7 +9,7 @@ from stepscope.analysis.hang.collectives import by_recorder
 from stepscope.analysis.hang.outliers import by_stacks
 from stepscope.analysis.hang.ras import by_ras
 from stepscope.analysis.hang.spelling import verb, who
-from stepscope.analysis.hang.stacks import DOES, LONG, OUTSIDE, STOPPED, Activity, activity_of
+from stepscope.analysis.hang.stacks import DEBUGGER, DOES, LONG, OUTSIDE, STOPPED, Activity, activity_of
 from stepscope.analysis.hang.steps import by_steps, dead, gone_numbers, stuck
 from stepscope.analysis.hang.suspicion import (
     COLLECTIVE_STUCK,
@@ -35,6 +35,7 @@ __all__ = ["DOES", "KINDS", "HangVerdict", "judge"]
 AGREES, DIFFERS = 0.15, 0.2
 """What another source that names the same ranks adds to the confidence, and one that names others takes away."""
 LEAST, MOST = 0.05, 0.99
+HALTED = (STOPPED, DEBUGGER)
 LONGEST_PAUSE = 300.0
 """Seconds for which a checkpoint, an evaluation or a compilation is taken for healthy, though other ranks wait."""
 
@@ -65,7 +66,8 @@ def judge(evidence: HangEvidence) -> HangVerdict:
     """Return one verdict; `none` for a job that moves, or pauses for a good reason."""
     found = [one for one in _opinions(evidence) if one is not None]
     shown = {one.source: one.sentences for one in found if one.sentences}
-    calm = _calm(evidence)
+    over = bool(found) and found[0].kind == DEAD_RANK
+    calm = "" if over else _calm(evidence)
     if calm:
         return HangVerdict(NONE, (), (), calm, shown, "", 0.8)
     named = [one for one in found if one.kind != UNKNOWN]
@@ -125,7 +127,8 @@ def _explained(first: Suspicion, evidence: HangEvidence) -> Suspicion:
     activity = _activity(first, evidence)
     named = evidence.of_rank(first.ranks[0]) if first.ranks else None
     kind, text = first.kind, first.text
-    if kind == DEAD_RANK and named is not None and named.state == "running":  # it left no record, but it lives
+    lives = named is not None and named.state == "running"
+    if kind == DEAD_RANK and lives and first.source == FLIGHT_RECORDER:  # it left no record, but it lives
         kind, text = NEVER_ARRIVED, text.partition(", and left no record")[0]
     if kind == NEVER_ARRIVED and activity is not None:
         kind = OUTSIDE_TORCH if activity.kind in OUTSIDE else kind
@@ -173,7 +176,7 @@ def _pause(running: list[RankEvidence]) -> str:
 def _pauses(rank: RankEvidence) -> bool:
     """Return whether a rank does something that may take minutes, and still moves."""
     activity = activity_of(rank)
-    if activity is not None and activity.kind in (STOPPED, *OUTSIDE):
+    if activity is not None and (activity.kind in HALTED or (activity.kind in OUTSIDE and rank.stall)):
         return False
     is_long = bool(rank.phase) or (activity is not None and activity.kind in LONG)
     return is_long and rank.stall != "hung" and (rank.silent_seconds or 0.0) < LONGEST_PAUSE
