@@ -46,7 +46,7 @@ SLOW = 1.05
 MOST_OF_IT, NEARLY = 0.5, 0.8
 """Share of the slowdown that a part must explain to be named; a single worker is named instead of its stage and replica
 if it explains this share of what they explain."""
-ALIKE = 0.5
+SIMILAR = 0.5
 """Correlation of forward and backward passes above which long ones have more work."""
 MOST_WORKERS = 16
 """Maximum workers that are replayed one by one."""
@@ -100,7 +100,7 @@ class WhatIf:
         explained = "all of it" if share >= 0.995 else f"{format_share(share)} of it"
         if cause == "work":
             text += f"micro-batches with unequal work explain {explained}"
-            if self.pass_correlation > ALIKE:
+            if self.pass_correlation > SIMILAR:
                 text += f"; long forward passes have long backward passes (r = {self.pass_correlation:.2f})"
         elif cause == "gc":
             text += f"pauses of Python on changing workers explain {explained}"
@@ -147,7 +147,7 @@ class WhatIf:
 
     def _uneven_cause(self) -> tuple[str, dict[str, Any], str, float]:
         """Return why micro-batches differ: their work, or pauses of Python, which starts only the forward passes."""
-        if self.pass_correlation < ALIKE and self.uneven_forward >= NEARLY * self.uneven:
+        if self.pass_correlation < SIMILAR and self.uneven_forward >= NEARLY * self.uneven:
             return "gc", {}, "pauses", self.uneven_forward
         return "work", {}, "the micro-batches", self.uneven
 

@@ -89,7 +89,7 @@ def _more_work(late: StepTiming, others: Sequence[StepTiming], mine: float, thei
 def _waited_for_others(late: StepTiming, others: Sequence[StepTiming]) -> float:
     """Return the share of the time in which a rank waited for a CPU, beyond what the others would have waited.
 
-    On a busy machine whoever computes waits: a rank with more Python code waits more, but not because of its CPU.
+    On a busy machine every process that computes waits: more Python code means more waiting, whatever the CPU.
     """
     waited = _beyond(late, others, "run_wait_ratio")
     if waited is None or "cpu_ratio" not in late.facts:
