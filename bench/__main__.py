@@ -44,7 +44,9 @@ GROUPS = (
         "diagnosing",
         "sinks",
         "console",
+        "console_reading",
         "stack_dumps",
+        "live_hangs",
     ),
 )
 

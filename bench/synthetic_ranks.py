@@ -38,7 +38,7 @@ COLLECTIVE = 0.05
 """Seconds of each step in which all ranks exchange gradients."""
 CHECKPOINT_EVERY, CHECKPOINT_SECONDS = 1000, 4.0
 OFFSET, DRIFT = 30.0, 1e-6
-"""Most by which the clock of a node is off in seconds, and drifts in seconds per second."""
+"""Most by which the clock of a node is off in seconds by default, and drifts in seconds per second."""
 PARTS = {"data": 0.06, "forward": 0.3, "backward": 0.5, "optimizer": 0.1, "other": 0.04}
 """Share of a rank's own time in each phase."""
 GPU_METRICS = ("utilization_ratio", "memory_used_bytes", "temperature_celsius", "power_watts")
@@ -57,6 +57,8 @@ class RankRun:
     """Share of the run after which that rank is late."""
     late_seconds: float = 0.15
     """Seconds that it computes longer in each step from then on."""
+    most_ahead: float = OFFSET
+    """Most seconds by which the clock of a node is ahead or behind."""
     seed: int = 22
 
     @property
@@ -80,7 +82,7 @@ class RankRun:
 
     def offsets(self) -> Floats:
         """Return by how many seconds the clock of each node is ahead at the start; the first node's is right."""
-        found = np.random.default_rng(self.seed).uniform(-OFFSET, OFFSET, self.nodes)
+        found = np.random.default_rng(self.seed).uniform(-self.most_ahead, self.most_ahead, self.nodes)
         found[0] = 0.0
         return found
 

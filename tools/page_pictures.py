@@ -37,6 +37,7 @@ class Shot(NamedTuple):
 README = (
     Shot("page-training", "training", "gpt-small fp16"),
     Shot("page-system", "system", "gpt-small fp16"),
+    Shot("page-ranks", "ranks", "gpt-large 64 GPUs", "by=node"),
 )
 ALL = (
     *README,
@@ -62,6 +63,7 @@ ALL = (
 def make_runs(root: Path) -> None:
     """Write the runs that are shown."""
     from bench.drawn_hostile import write_hostile
+    from bench.drawn_fleet import write_fleet
     from bench.drawn_runs import crowded, sick, ten_million, trained, write
 
     faster = trained("gpt-small lr 6e-4", 7)
@@ -70,6 +72,7 @@ def make_runs(root: Path) -> None:
     runs = (trained("gpt-small baseline"), faster, sick("gpt-small fp16"), crowded("200 metrics"))
     for place, run in enumerate(runs):
         write(root / "demo" / f"20261115-1{place}0000-{place:04x}", run)
+    write_fleet(root / "demo" / "20261115-150000-large", "gpt-large 64 GPUs", state="finished")
     ten_million(root / "demo" / "20261115-140000-long")
     write_hostile(root)
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.chromium import DESKTOP, executable, launched
+from bench.drawn_console import printed, write_console
 from bench.drawn_hostile import write_hostile
-from bench.drawn_runs import Drawn, crowded, sick, trained, write
+from bench.drawn_machine import HOST
+from bench.drawn_runs import START, Drawn, crowded, sick, trained, write
 from bench.served import Server
 from tests.browser.watched import watched_page
 
@@ -32,7 +34,8 @@ def make_runs(root: Path) -> None:
     """Write the runs that the tests look at."""
     write(root / "demo" / "20261115-100000-heal", trained(HEALTHY))
     write(root / "demo" / "20261115-110000-fast", faster())
-    write(root / "demo" / "20261115-120000-sick", sick(SICK))
+    ill = write(root / "demo" / "20261115-120000-sick", sick(SICK))
+    write_console(ill, printed(START / 1e6, 0.25, 2000, 4, HOST, guilty=3))
     write(root / "demo" / "20261115-130000-many", crowded(MANY))
     write_hostile(root)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-VIEWS = ("overview", "training", "system", "ledger", "alerts", "export")
+VIEWS = ("overview", "training", "ranks", "system", "ledger", "alerts", "export")
 
 IN_SIGHT = """() => {
   const seen = [...document.querySelectorAll('.chart')].filter((chart) => {

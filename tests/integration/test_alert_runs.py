@@ -43,7 +43,7 @@ def made(bench):
     for pid in watchers(*bench.roots):  # they would start it again
         kill(pid)
     until(lambda: not watchers(*bench.roots), "the end of the watchers")
-    for pid in of_module("stepscope.alerts.delivery.notifier", *bench.roots):
+    for pid in of_module("stepscope.watcher.notifier", *bench.roots):
         kill(pid)
     for one in reversed(found):
         one.close()
@@ -77,7 +77,7 @@ def test_a_trainer_that_is_killed_is_told_by_mail(bench, made, tmp_path):
     assert "killed by SIGKILL" in mail["mail"]["Subject"]
     assert "What to do" in server.box.html()
     bench.quiet()
-    until(lambda: not of_module("stepscope.alerts.delivery.notifier", *bench.roots), "the end of the notifier")
+    until(lambda: not of_module("stepscope.watcher.notifier", *bench.roots), "the end of the notifier")
     past = stepscope.open(path)
     assert past.state == "killed"
     assert [event["state"] for event in past.events("notification")] == ["ready", "sent"]

@@ -204,6 +204,7 @@ export interface FirstErrorRow {
   confidence: number;
   why: string;
   step: number | null;
+  local_time: number | null;
 }
 
 /** Errors of other ranks that follow from the first one. */
@@ -426,6 +427,7 @@ export interface PrintedLines {
   dropped: number;
   problems: string[];
   ranks: number[];
+  step_time: number | null;
   exists: boolean;
 }
 
@@ -659,6 +661,7 @@ export interface RunLedger {
   paid_seconds: number;
   goodput_ratio: number | null;
   ranks: number;
+  read_ranks: number;
   steps: number;
   seconds: Record<string, number>;
   attempts: LedgerAttempt[];

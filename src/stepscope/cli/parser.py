@@ -24,7 +24,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "record a training": ("run", "profile"),
     "watch a training live": ("top", "serve", "monitor", "alerts"),
     "look at runs": ("runs", "show", "ranks", "logs", "report", "sql"),
-    "find out why a run is slow or failing": ("diagnose", "trace", "ledger"),
+    "find out why a run is slow or failing": ("diagnose", "hang", "trace", "ledger"),
     "compare runs and stop regressions": ("compare", "baseline"),
     "exchange data with other tools": ("export", "tee", "import", "follow"),
     "maintain": ("gc", "completion"),
@@ -90,6 +90,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "sql": ("stepscope sql \"SELECT run, min(value) FROM points WHERE name = 'loss' GROUP BY run\"",),
     "diagnose": ("stepscope diagnose latest", "stepscope diagnose trainer_state.json --json"),
+    "hang": ("stepscope hang latest", "stepscope hang latest --json", "stepscope hang dumps/ --json"),
     "ledger": ("stepscope ledger latest --price 2.5", "stepscope ledger latest --price aws/H100 --steps 100000"),
     "trace": (
         "stepscope trace rank0.pt.trace.json.gz",

@@ -22,29 +22,11 @@ CHECK_EVERY = 1 << 14
 """Operations between two looks at the clock."""
 _MARK = object()
 _KEYS = (str, int, float, bytes, type(None))
-REFUSED = dict(
-    zip(
-        b"c\x93Rbio\x81\x92PQ\x82\x83\x84\x97\x98",
-        [
-            "GLOBAL",
-            "STACK_GLOBAL",
-            "REDUCE",
-            "BUILD",
-            "INST",
-            "OBJ",
-            "NEWOBJ",
-            "NEWOBJ_EX",
-            "PERSID",
-            "BINPERSID",
-            "EXT1",
-            "EXT2",
-            "EXT4",
-            "NEXT_BUFFER",
-            "READONLY_BUFFER",
-        ],
-        strict=True,
-    )
+_NAMES = (
+    *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
+    *("PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER"),
 )
+REFUSED = dict(zip(b"c\x93Rbio\x81\x92PQ\x82\x83\x84\x97\x98", _NAMES, strict=True))
 """Opcodes that would make an object of a class, call something or fetch something."""
 
 

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.compare.difference import SAME
+from stepscope.analysis.first_error.judge import ranks_text
 from stepscope.core.endings import is_bad
 from stepscope.core.numbers import format_change, format_count, format_share, format_value
 from stepscope.core.vocabulary import PHASES, matches
@@ -239,12 +240,29 @@ def environment(facts: Mapping[str, Any]) -> list[Any]:
     if config:
         parts += [tag("h3", "Configuration", class_="sub"), _sheet(table(["setting", "value"], config[:CONFIG]))]
     end = facts["end"]
-    if end and end["traceback"]:
-        parts += [tag("h3", "Traceback", class_="sub"), _sheet(tag("pre", "\n".join(end["traceback"])))]
+    if end:
+        parts += how_it_ended(end)
     shown = [[moment(one["time"]), one["kind"], one["step"], one["text"]] for one in facts["events"][-EVENTS:]]
     if shown:
         parts += [tag("h3", "Events", class_="sub"), _sheet(table(["time", "kind", "step", ""], shown, "  n "))]
     return parts
+
+
+def how_it_ended(end: Mapping[str, Any]) -> list[Any]:
+    """Return the first error among the ranks, the last lines of its rank, and the errors that follow from it."""
+    first, lines = end["first_error"], _sheet(tag("pre", "\n".join(end["traceback"])))
+    if first is None:
+        return [tag("h3", "Traceback", class_="sub"), lines] if end["traceback"] else []
+    sure = f" ({format_share(first['confidence'])} sure)."
+    parts: list[Any] = [
+        tag("h3", "The first error", class_="sub"),
+        tag("p", tag("strong", first["summary"])),
+        tag("p", first["why"][:1].upper(), first["why"][1:], sure, class_="soft"),
+    ]
+    if end["traceback"]:
+        parts += [tag("p", f"The last lines of rank {first['rank']}:", class_="soft"), lines]
+    rows = [[ranks_text(one["ranks"]), one["why"], one["line"]] for one in first["others"]]
+    return [*parts, _sheet(table(("other ranks", "why", "error"), rows, "   "))] if rows else parts
 
 
 def text_of(value: Any) -> str:

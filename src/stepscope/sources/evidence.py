@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, by_canonical, canonical
 from stepscope.sources.attempts import PHASE, STEP, at_keys, attempts_of, counts_of, is_foreign, logged_series, nodes_of
+from stepscope.sources.clocks import rank_seconds, true_events
 from stepscope.sources.first_error import first_error_of
 
 if TYPE_CHECKING:
@@ -51,13 +53,13 @@ def evidence_of(past: Past) -> Evidence:
         ]
     else:
         ranks = [_steps(one) for one in attempts_of(past) if one.number == last and len(one.end)]
-    series = _series(past, counts, last)
+    series = _series(past, counts, last, rank_seconds(past, last))
     started = [float(one.end[0] - one.seconds[0]) for one in ranks if len(one)]
     ended = [float(one.end[-1]) for one in ranks if len(one)]
     return Evidence(
         ranks,
         series,
-        [event for event in ours(past.events()) if event.get("attempt", last) == last],
+        [event for event in ours(true_events(past)) if event.get("attempt", last) == last],
         past.state,
         past.cause,
         max(ended) - min(started) if ended else None,
@@ -81,22 +83,30 @@ def _long(past: Past, counts: Mapping[str, int], attempt: int) -> list[RankSteps
     whole = blocks.get(STEP)
     if whole is None:
         return []
-    found = []
-    for rank in np.unique(whole.rank[whole.attempt == attempt]).tolist():
-        own = whole.select((whole.rank == rank) & (whole.attempt == attempt))
-        weight = own.count.astype(np.float64)
-        parts = {
-            name.removeprefix(PHASE): part.select((part.rank == rank) & (part.attempt == attempt))
-            for name, part in blocks.items()
-            if name != STEP and part is not None
-        }
-        measured = max((int(part.count.sum()) for part in parts.values()), default=0)
-        scale = float(weight.sum()) / measured if measured else 1.0
-        phases = {
-            phase: _spread(part, own) / weight * (1.0 if phase in RARE else scale) for phase, part in parts.items()
-        }
-        found.append(RankSteps(int(rank), own.last_step, own.last_time / 1e6, own.mean, phases, weight))
-    return found
+    parts = {
+        name.removeprefix(PHASE): _by_rank_of(part, attempt)
+        for name, part in blocks.items()
+        if name != STEP and part is not None
+    }
+    ahead = rank_seconds(past, attempt)
+    return [_blocks_of(rank, own, parts, ahead.get(rank, 0.0)) for rank, own in _by_rank_of(whole, attempt).items()]
+
+
+def _by_rank_of(blocks: Blocks, attempt: int) -> dict[int, Blocks]:
+    """Return the blocks of each rank in an attempt; the blocks are sorted by rank and attempt."""
+    own = blocks.select(blocks.attempt == attempt)
+    starts: list[int] = np.flatnonzero(np.diff(own.rank, prepend=-(2**31))).tolist() if len(own) else []
+    return {int(own.rank[first]): own.select(slice(first, last)) for first, last in pairwise([*starts, len(own)])}
+
+
+def _blocks_of(rank: int, own: Blocks, parts: Mapping[str, Mapping[int, Blocks]], ahead: float) -> RankSteps:
+    """Return the steps of one rank, whose clock is ahead by some seconds, as blocks."""
+    weight = own.count.astype(np.float64)
+    mine = {phase: part[rank] for phase, part in parts.items() if rank in part}
+    measured = max((int(part.count.sum()) for part in mine.values()), default=0)
+    scale = float(weight.sum()) / measured if measured else 1.0
+    phases = {phase: _spread(part, own) / weight * (1.0 if phase in RARE else scale) for phase, part in mine.items()}
+    return RankSteps(rank, own.last_step, own.last_time / 1e6 - ahead, own.mean, phases, weight)
 
 
 def _spread(part: Blocks, rows: Blocks) -> Floats:
@@ -113,7 +123,9 @@ def _spread(part: Blocks, rows: Blocks) -> Floats:
     return np.asarray(np.maximum(0.0, np.diff(until, prepend=0.0)))
 
 
-def _series(past: Past, counts: Mapping[str, int], attempt: int) -> dict[str, dict[int, Track]]:
+def _series(
+    past: Past, counts: Mapping[str, int], attempt: int, ahead: Mapping[int, float]
+) -> dict[str, dict[int, Track]]:
     names = [name for name in counts if not name.startswith(USELESS)]
     fine = [name for name in names if name.replace("_", "/").endswith("/loss") or name == "loss"]
     found: dict[str, dict[int, Track]] = {}
@@ -122,6 +134,8 @@ def _series(past: Past, counts: Mapping[str, int], attempt: int) -> dict[str, di
     for name, points in read.items():
         main = canonical(name)
         tracks = _tracks(points, attempt, aliases[name].factor if name in aliases else 1.0)
+        if ahead:
+            tracks = {rank: one.earlier(ahead.get(rank, 0.0)) for rank, one in tracks.items()}
         if tracks and (main == name or main not in counts):
             found[main] = tracks
     return found
@@ -139,12 +153,15 @@ def _tracks(points: Series, attempt: int, factor: float) -> dict[int, Track]:
         rank, of = (np.concatenate([column, column[bad]]) for column in (blocks.rank, blocks.attempt))
         order = np.lexsort((when, of, rank))
         step, when, value, rank, of = step[order], when[order], value[order], rank[order], of[order]
-    found = {}
-    for one in np.unique(rank).tolist():
-        kept = (rank == one) & (of == attempt)
-        if kept.any():
-            found[int(one)] = Track(step[kept], when[kept], value[kept] * factor)
-    return found
+    mine = of == attempt
+    step, when, value, rank = step[mine], when[mine], value[mine] * factor, rank[mine]
+    order = np.argsort(rank, kind="stable")
+    step, when, value, rank = step[order], when[order], value[order], rank[order]
+    starts: list[int] = np.flatnonzero(np.diff(rank, prepend=-(2**31))).tolist() if len(rank) else []
+    return {
+        int(rank[first]): Track(step[first:last], when[first:last], value[first:last])
+        for first, last in pairwise([*starts, len(rank)])
+    }
 
 
 def _processors(meta: Mapping[str, Any], series: Mapping[str, Mapping[int, Track]]) -> float | None:

@@ -8,6 +8,7 @@ from stepscope.analysis.first_error.evidence import EndedRank, ErrorEvidence, Sk
 from stepscope.analysis.first_error.judge import first_error
 from stepscope.core.events import ours
 from stepscope.sources.attempts import is_foreign, nodes_of
+from stepscope.sources.clocks import clock_offsets
 from stepscope.store.console import ConsoleQuery
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def first_error_of(past: Past) -> FirstError | None:
         return None
     size = past.meta.get("world_size")
     world = size if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= 1_000_000 else None
-    return first_error(ErrorEvidence(_lines(past, attempt), ends, errors, _clocks(nodes), world))
+    return first_error(ErrorEvidence(_lines(past, attempt), ends, errors, _clocks(past, nodes), world))
 
 
 def ends_of(nodes: Sequence[NodeState]) -> list[EndedRank]:
@@ -71,6 +72,12 @@ def _lines(past: Past, attempt: int) -> Mapping[int, Sequence[ConsoleLine]]:
     return {rank: sorted(lines, key=lambda line: line.number)[-EACH_RANK:] for rank, lines in found.items()}
 
 
-def _clocks(nodes: Sequence[NodeState]) -> dict[str, Skew]:
+def _clocks(past: Past, nodes: Sequence[NodeState]) -> dict[str, Skew]:
+    """Return the clocks of the nodes; an offset that could not be estimated counts as the usual one."""
     names = {node.node for node in nodes}
-    return {name: Skew(0.0, USUAL_SPREAD) for name in names} if len(names) > 1 else {}
+    if len(names) < 2:
+        return {}
+    usual = dict.fromkeys(names, Skew(0.0, USUAL_SPREAD))
+    found = clock_offsets(past)
+    known = {name: Skew(one.seconds, one.spread_seconds) for name, one in found.items() if one.source != "unknown"}
+    return usual | known

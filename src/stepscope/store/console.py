@@ -34,10 +34,11 @@ MOST_LINES = 100_000
 """Maximum lines of one answer."""
 MOST_WRITERS = 50_000
 """Maximum ranks and attempts read; no real run has more."""
-_ERROR = re.compile(
-    r"error|exception|traceback|fatal|critical|panic|segmentation fault|core dumped|out of memory|aborted|\bkilled\b",
-    re.IGNORECASE,
+_ERROR_WORDS = (
+    *("error", "exception", "traceback", "fatal", "critical", "panic", "segmentation fault", "core dumped"),
+    *("out of memory", "aborted", "killed"),
 )
+_CODED_COLOUR = re.compile(rb"\\u001b\[[0-9;:]*m")
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
 _MOST_CURSOR = 1 << 22
 _Position = tuple[int, int]
@@ -124,14 +125,11 @@ class _ConsoleReading:
         self.pattern = TextPattern.of(query.pattern) if query.pattern else None
         self.after = _decoded(query.after)
         self.limit = max(1, min(query.limit, MOST_LINES))
-        found = segments.find_segments(self.folder)
+        found = segments.find_segments(self.folder, query.ranks, query.attempt)
         if len(found) > MOST_WRITERS:
             self.problems.append(f"console: only {MOST_WRITERS} of {len(found)} ranks were read: too many for a run")
-        self.files = {
-            who: files
-            for who, files in list(found.items())[:MOST_WRITERS]
-            if (query.ranks is None or who.rank in query.ranks) and query.attempt in {None, who.attempt}
-        }
+        self.files = dict(list(found.items())[:MOST_WRITERS])
+        self.words = self._needed_words()
 
     def answer(self) -> ConsoleAnswer:
         self.dropped += sum(map(self._gap, self.files))
@@ -139,7 +137,9 @@ class _ConsoleReading:
         return ConsoleAnswer(lines, _encoded(positions), self.dropped, self.problems, more)
 
     def _newest(self) -> tuple[list[ConsoleLine], dict[ConsoleWriterName, _Position], bool]:
-        ends = {who: (max(files), segments.complete_size(files[max(files)])) for who, files in self.files.items()}
+        ends = {
+            who: (found[-1], segments.complete_size(self._path(who, found[-1]))) for who, found in self.files.items()
+        }
         parts = [self._backwards(who, end) for who, end in ends.items()]
         wanted = min(self.query.last or 0, self.limit)
         lines: list[ConsoleLine] = []
@@ -152,12 +152,11 @@ class _ConsoleReading:
     def _backwards(self, who: ConsoleWriterName, end: _Position) -> Iterator[ConsoleLine]:
         """Yield the wanted lines of a writer, the newest first."""
         grown: set[int] = set()  # numbers of lines whose later record we have had
-        files = self.files[who]
-        for number in sorted(files, reverse=True):
-            damaged = 0
-            size = end[1] if number == end[0] else segments.complete_size(files[number])
-            for line in _surely(segments.backward(files[number], size)):
-                if self._is_skipped(line):
+        for number in reversed(self.files[who]):
+            damaged, path = 0, self._path(who, number)
+            size = end[1] if number == end[0] else segments.complete_size(path)
+            for line in _surely(segments.backward(path, size, self._is_dull)):
+                if self._is_dull(line) and self.query.since is None:
                     continue
                 record = segments.decode_record(line, who)
                 if isinstance(record, ConsoleLine):
@@ -171,7 +170,7 @@ class _ConsoleReading:
                     self.dropped += record.lines
                 else:
                     damaged += 1
-            self._note(files[number], damaged)
+            self._note(path, damaged)
 
     def _oldest(self) -> tuple[list[ConsoleLine], dict[ConsoleWriterName, _Position], bool]:
         positions = {who: self._start(who) for who in self.files}
@@ -193,14 +192,12 @@ class _ConsoleReading:
 
     def _forwards(self, who: ConsoleWriterName, start: _Position) -> Iterator[tuple[ConsoleWriterName, _Found]]:
         """Yield the records of a writer from a position on."""
-        files = self.files[who]
-        for number in files:
+        for number in self.files[who]:
             if number < start[0]:
                 continue
-            damaged = 0
-            for line, offset in _surely(segments.forward(files[number], start[1] if number == start[0] else 0)):
-                if self._is_skipped(line):
-                    continue
+            damaged, path = 0, self._path(who, number)
+            first = start[1] if number == start[0] else 0
+            for line, offset in _surely(segments.forward(path, first, self._is_dull)):
                 record = segments.decode_record(line, who)
                 if record is None:
                     damaged += 1
@@ -209,13 +206,13 @@ class _ConsoleReading:
                     return
                 is_wanted = isinstance(record, ConsoleLine) and self._wants(record)
                 yield who, _Found(record.time, record, (number, offset), is_wanted)
-            self._note(files[number], damaged)
+            self._note(path, damaged)
 
     def _start(self, who: ConsoleWriterName) -> _Position:
         """Return where to begin: at the cursor, or in the last segment that begins before the first time wanted."""
         if who in self.after:
             return self.after[who]
-        numbers = sorted(self.files[who])
+        numbers = self.files[who]
         low, high = 0, len(numbers) - 1 if self.query.since is not None else 0
         while low < high:
             middle = (low + high + 1) // 2
@@ -242,13 +239,24 @@ class _ConsoleReading:
             return False
         return self.pattern is None or self.pattern.matches(text)
 
-    def _is_skipped(self, line: bytes) -> bool:
-        """Return whether a line needs not even be decoded, as it surely does not have the plain text looked for."""
+    def _needed_words(self) -> tuple[bytes, ...]:
+        """Return words of which every wanted line has one, as they are in a file; empty if there are none such."""
         plain = self.pattern.plain if self.pattern is not None else ""
-        is_simple = plain.isascii() and plain.isprintable() and not {'"', "\\"} & set(plain)
-        if not plain or not is_simple or b"\\u" in line or b'"lost": ' in line or segments.is_again(line):
+        if plain and plain.isascii() and plain.isprintable() and not {'"', "\\"} & set(plain):
+            return (plain.encode(),)
+        return tuple(word.encode() for word in _ERROR_WORDS) if self.query.level == "error" else ()
+
+    def _is_dull(self, lines: bytes) -> bool:
+        """Return whether lines need not be decoded, as they surely have none of the words looked for."""
+        if not self.words or b'"lost": ' in lines or segments.is_again(lines):
             return False
-        return plain.encode() not in line.lower()
+        if b"\\u001b" in lines:
+            lines = _CODED_COLOUR.sub(b"", lines)
+        lower = lines.lower()
+        return b"\\u" not in lines and not any(word in lower for word in self.words)
+
+    def _path(self, who: ConsoleWriterName, number: int) -> Path:
+        return segments.segment_path(self.folder.path, who, number)
 
     def _gap(self, who: ConsoleWriterName) -> int:
         """Return how many lines were in the segments that are gone: the numbers that are missing between two others."""
@@ -264,7 +272,7 @@ class _ConsoleReading:
 
     def _edge(self, who: ConsoleWriterName, number: int, *, is_first: bool) -> Record | None:
         """Return the first or the last record of a segment that can be read."""
-        path = self.files[who][number]
+        path = self._path(who, number)
         lines = (line for line, _ in segments.forward(path)) if is_first else None
         for line in _surely(lines or segments.backward(path, segments.complete_size(path))):
             record = segments.decode_record(line, who)
@@ -279,7 +287,8 @@ class _ConsoleReading:
 
 def looks_like_error(text: str) -> bool:
     """Return whether a line has a word that programs use for errors."""
-    return _ERROR.search(text) is not None
+    lower = text.lower()
+    return any(word in lower for word in _ERROR_WORDS)
 
 
 def _age(line: ConsoleLine) -> float:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from stepscope.core.console_line import ConsoleLine
 from stepscope.store.checked_line import decode_line, encode_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from stepscope.store.layout import RunFolder
@@ -52,6 +53,8 @@ class LostLines(NamedTuple):
 
 Record = ConsoleLine | LostLines
 T = TypeVar("T")
+Dull = Callable[[bytes], bool]
+"""Whether no line of some lines is of any interest."""
 
 
 def segment_path(folder: Path, who: ConsoleWriterName, number: int) -> Path:
@@ -59,17 +62,23 @@ def segment_path(folder: Path, who: ConsoleWriterName, number: int) -> Path:
     return folder / FOLDER / who.node / f"{who.attempt}-{who.rank}-{number}.log"
 
 
-def find_segments(folder: RunFolder) -> dict[ConsoleWriterName, dict[int, Path]]:
-    """Return the segments of each writer by number, in order."""
-    found: dict[ConsoleWriterName, dict[int, Path]] = {}
+def find_segments(
+    folder: RunFolder, ranks: Collection[int] | None = None, attempt: int | None = None
+) -> dict[ConsoleWriterName, list[int]]:
+    """Return the numbers of each writer's segments, in order; by default of all ranks and attempts."""
+    found: dict[tuple[str, str, str], list[int]] = {}
     place = folder.path / FOLDER
     for node in _names(place):
         for name in _names(place / node):
             match = _SEGMENT.fullmatch(name)
             if match:
-                attempt, rank, number = map(int, match.groups())
-                found.setdefault(ConsoleWriterName(node, attempt, rank), {})[number] = place / node / name
-    return {who: dict(sorted(found[who].items())) for who in sorted(found)}
+                found.setdefault((node, match[1], match[2]), []).append(int(match[3]))
+    writers = {ConsoleWriterName(node, int(tried), int(rank)): found[node, tried, rank] for node, tried, rank in found}
+    return {
+        who: sorted(writers[who])
+        for who in sorted(writers)
+        if (ranks is None or who.rank in ranks) and attempt in {None, who.attempt}
+    }
 
 
 def _names(folder: Path) -> list[str]:
@@ -120,41 +129,50 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
-def forward(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:
+def forward(path: Path, offset: int = 0, is_dull: Dull = lambda _: False) -> Iterator[tuple[bytes, int]]:
     """Yield the complete lines of a segment from an offset on, each with the offset behind it.
 
-    Raises FileNotFoundError if the segment is gone. Lines that are too long for a record are yielded as empty.
+    Of lines that are dull together, only the last is yielded. Lines too long for a record are yielded as empty.
+    Raises FileNotFoundError if the segment is gone.
     """
     carry, size = b"", _FIRST_BLOCK
     while data := _block(path, offset + len(carry), size):
         size = _LARGEST_BLOCK
-        *lines, carry = (carry + data).split(b"\n")
-        for line in lines:
-            offset += len(line) + 1
-            yield line, offset
+        whole, feed, rest = (carry + data).rpartition(b"\n")
+        if feed:
+            lines = [whole] if not is_dull(whole) else [whole.rpartition(b"\n")[2]]
+            if len(lines[0]) < len(whole):
+                offset += len(whole) - len(lines[0])
+            for line in lines[0].split(b"\n"):
+                offset += len(line) + 1
+                yield line, offset
+        carry = rest
         if len(carry) > LONGEST_RECORD:
             offset, carry = offset + len(carry), b""
             yield b"", offset
 
 
-def backward(path: Path, end: int) -> Iterator[bytes]:
-    """Yield the complete lines of a segment before the offset `end`, the last first.
+def backward(path: Path, end: int, is_dull: Dull = lambda _: False) -> Iterator[bytes]:
+    """Yield the complete lines of a segment before the offset `end`, which is behind a line feed, the last first.
 
-    Raises FileNotFoundError if the segment is gone. Lines that are too long for a record are yielded as empty.
+    Of lines that are dull together, only the first is yielded. Lines that are too long for a record are yielded as
+    empty. Raises FileNotFoundError if the segment is gone.
     """
-    carry, size, is_torn = b"", _FIRST_BLOCK, True
+    carry, size = b"", _FIRST_BLOCK
+    if end <= 0:
+        return
+    end -= 1  # the last line feed
     while end > 0:
         start = max(0, end - size)
-        carry, *lines = (_block(path, start, end - start) + carry).split(b"\n")
+        carry, feed, whole = (_block(path, start, end - start) + carry).partition(b"\n")
         end, size = start, min(4 * size, _LARGEST_BLOCK)
-        if is_torn and lines:
-            lines.pop()  # behind the last line feed: still being written
-            is_torn = False
-        yield from reversed(lines)
+        if feed and is_dull(whole):
+            yield whole.partition(b"\n")[0]
+        elif feed:
+            yield from reversed(whole.split(b"\n"))
         if len(carry) > LONGEST_RECORD:
             carry = b""
-    if not is_torn:
-        yield carry
+    yield carry
 
 
 def complete_size(path: Path) -> int:

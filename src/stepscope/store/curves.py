@@ -21,7 +21,7 @@ from stepscope.store.sealed import read_blocks, read_points
 from stepscope.store.series import by_name, reduced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     import duckdb
     from numpy.typing import NDArray
@@ -104,11 +104,10 @@ def _folded(
     Those of large metrics are not cached, but what they fold to is.
     """
     large = {name for name in ask.names if snapshot.sealed_count(name) > FOLDED_AT_ONCE}
-    keys = {name: _fold_key(snapshot, ask, name) for name in large} if cache is not None else {}
-    kept = {name: cache.blocks(key) for name, key in keys.items() if key is not None} if cache is not None else {}
-    found = {name: blocks for name, blocks in kept.items() if blocks is not None}
-    problems: list[str] = []
-    for names in (large - found.keys(), set(ask.names) - large):
+    keys = {} if cache is None else _fold_keys(snapshot, ask, large)
+    found = {} if cache is None else _kept(cache, keys)
+    known, problems = set(found), list[str]()
+    for names in (large - known, set(ask.names) - large):
         one = replace(ask, names=tuple(names))
         reading = _Reading(snapshot, connection, one, None if names <= large else cache, per_curve=True)
         for points, blocks in reading.portions():
@@ -116,22 +115,25 @@ def _folded(
             found |= by_name(fold(Blocks.concat(parts), one))
         problems += reading.problems
     if cache is not None and not problems:
-        for name, key in keys.items():
-            if key is not None and kept[name] is None and name in found:
-                cache.keep(key, found[name])
+        for name in keys.keys() & found.keys() - known:
+            cache.keep(keys[name], found[name])
     return Curves(Points.empty(), ordered(Blocks.concat(list(found.values()))), folded=True), problems
 
 
-def _fold_key(snapshot: Snapshot, ask: Ask, name: str) -> tuple[Any, ...] | None:
-    """Return what the folded curve of a metric depends on; None while it has rows that are not sealed."""
-    if len(snapshot.tail_points(Selection((name,)))):
-        return None
-    facts = [(unit.path, unit.path.stat()) for unit in snapshot.holding((name,))]
-    return (
-        name,
-        replace(ask, names=()),
-        tuple((str(path), fact.st_ino, fact.st_size, fact.st_mtime_ns) for path, fact in facts),
-    )
+def _kept(cache: BlockCache, keys: Mapping[str, tuple[Any, ...]]) -> dict[str, Blocks]:
+    kept = ((name, cache.blocks(key)) for name, key in keys.items())
+    return {name: blocks for name, blocks in kept if blocks is not None}
+
+
+def _fold_keys(snapshot: Snapshot, ask: Ask, names: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """Return what the folded curve of each metric depends on; not of those that have rows that are not sealed."""
+    found = {}
+    for name in names:
+        if not len(snapshot.tail_points(Selection((name,)))):
+            files = [(unit.path, unit.path.stat()) for unit in snapshot.holding((name,))]
+            seen = tuple((str(path), facts.st_ino, facts.st_size, facts.st_mtime_ns) for path, facts in files)
+            found[name] = (name, replace(ask, names=()), seen)
+    return found
 
 
 def select(

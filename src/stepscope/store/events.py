@@ -71,8 +71,13 @@ def _clean(value: Any, depth: int = 0) -> Any:
     return {_clean(key): _clean(one, depth + 1) for key, one in value.items()}
 
 
-def read_events(folder: RunFolder) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the events ordered by time, each once, and the problems of their files."""
+def read_events(
+    folder: RunFolder, offsets: Mapping[str, float] | None = None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the events ordered by time, each once, and the problems of their files.
+
+    `offsets` are the seconds by which the clocks of nodes are ahead; they are subtracted from the events' times.
+    """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     problems: list[str] = []
     paths = sorted((folder.path / "events").glob("[!.]*.jsonl"))
@@ -86,11 +91,13 @@ def read_events(folder: RunFolder) -> tuple[list[dict[str, Any]], list[str]]:
             problems.append(f"{path.name}: {error}")
             continue
         damaged = 0
+        ahead = (offsets or {}).get(path.stem.rpartition("-")[0], 0.0)
         for number, line in enumerate(lines):
             event = decode_event(line)
             if event is None:
                 damaged += bool(line)
                 continue
+            event["time"] -= ahead
             # If a watcher is killed between two writes, its successor writes the same event again.
             key = (path.name, event.get("rank"), event.get("sequence", f"line {number}"))
             found.setdefault(key, event)

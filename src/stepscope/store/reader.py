@@ -24,7 +24,7 @@ from stepscope.store.snapshot import Snapshot, take_snapshot
 from stepscope.store.states import overall, read_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     import duckdb
@@ -199,9 +199,12 @@ class Past:
         self._note(problems)
         return machines
 
-    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Return the events ordered by time (seconds since 1970 UTC), each with kind, rank, attempt, step and more."""
-        found, problems = read_events(self._folder)
+    def events(self, kind: str | None = None, offsets: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
+        """Return the events ordered by time (seconds since 1970 UTC), each with kind, rank, attempt, step and more.
+
+        `offsets` are seconds by node to subtract from the times: by how much its clock is ahead.
+        """
+        found, problems = read_events(self._folder, offsets)
         self._note(problems)
         return [event for event in found if kind is None or event.get("kind") == kind]
 

@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.redact import redact_text
 from stepscope.store.console_segments import find_segments
 from stepscope.store.layout import RunFolder
+from stepscope.store.parquet import Selection
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from stepscope.store.console import ConsoleQuery
     from stepscope.store.reader import Past
 
+STEP = "step_seconds"
 MOST_TEXT = 16_384
 """Characters of a line that are shown."""
 
 
-def printed_lines(past: Past, query: ConsoleQuery) -> dict[str, Any]:
-    """Return the lines that a query selects, and which ranks have a console at all.
+def printed_lines(past: Past, query: ConsoleQuery, step: int | None = None) -> dict[str, Any]:
+    """Return the lines that a query selects, which ranks have a console at all, and when a step ended.
 
     Raises:
         UsageError: the pattern, the level or the cursor is not one.
@@ -35,5 +39,15 @@ def printed_lines(past: Past, query: ConsoleQuery) -> dict[str, Any]:
         "dropped": answer.dropped,
         "problems": [redact_text(problem) for problem in answer.problems],
         "ranks": sorted({who.rank for who in writers if query.attempt in {None, who.attempt}}),
+        "step_time": None if step is None else time_of_step(past, step, query.ranks),
         "exists": bool(writers),
     }
+
+
+def time_of_step(past: Past, step: int, ranks: Collection[int] | None = None) -> float | None:
+    """Return when a step ended in the last attempt that made it, in seconds since 1970; None if it is unknown."""
+    chosen = Selection({STEP}, ranks=None if ranks is None else tuple(ranks), step_range=(step, step))
+    found = past.read(lambda snapshot, connection: snapshot.points(chosen, connection))
+    if not len(found):
+        return None
+    return float(found.time[found.attempt == found.attempt.max()].min()) / 1e6

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.alerts.delivery.outbox import deliveries
 from stepscope.alerts.evaluation.history import ACTIVE, alerts_of
 from stepscope.core.events import fits, is_users, ours
+from stepscope.sources.clocks import true_events
 from stepscope.store.events import decode_event
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ QUIET = frozenset(
     (
         *("histogram", "definitions", "config", "instrumentation", "hyperparameters", "alert_options"),
         *("optimizer_made", "loader", "graph", "torch_setup", "optimizer_setup", "gradient_layers", "log"),
+        *("flight_recorder", "nccl_ras"),
     )
 )
 """Kinds that are hidden unless requested: data of other views."""
@@ -46,7 +48,7 @@ MOST_BYTES = 1 << 24
 
 def event_list(past: Past, kind: str | None = None, limit: int = 500) -> dict[str, Any]:
     """Return the newest events ordered by time, each with a line that describes it."""
-    found = [one for one in past.events() if (one.get("kind") == kind if kind else one.get("kind") not in QUIET)]
+    found = [one for one in true_events(past) if (one.get("kind") == kind if kind else one.get("kind") not in QUIET)]
     return {"total": len(found), "events": [_event(one) for one in found[-limit:]]}
 
 

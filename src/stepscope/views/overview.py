@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.analysis import clocks
 from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import canonical, unit_of
 from stepscope.sources.attempts import counts_of, nodes_of
+from stepscope.sources.clocks import clock_offsets, true_events
 from stepscope.sources.first_error import first_error_of
 from stepscope.store.curves import MOST_POINTS
 from stepscope.store.layout import RunFolder
@@ -76,6 +78,7 @@ DEFINITIONS = {
     "p50": "median over the steps that have the phase",
     "p95": "95th percentile over the steps that have the phase",
     **RATES,
+    "clocks": "seconds by which a node's clock is ahead of that of the node with rank 0; times are corrected by it",
     "cost_ratio": "time of a log call on the training thread (sampled) * rows / duration of the run",
 }
 
@@ -95,6 +98,7 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
         "bytes": size_of(past.path),
         "points": sum(counts.values()),
         "attempts": ranks,
+        "clocks": clocks.facts(clock_offsets(past)),
         "time": _step_time(past, counts, sums),
         "throughput": throughput(past, counts, sums),
         "metrics": metric_rows(past, names[:metrics], counts, sums),
@@ -286,7 +290,7 @@ def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[st
     bad = [rank for rank in own if rank["state"] not in {"finished", "running"}]
     first = first_error_of(past)
     number = first.rank if first is not None and first.ranks else min((rank["rank"] for rank in bad or own), default=0)
-    events = [event for event in past.events() if event.get("kind") not in NO_REASON]
+    events = [event for event in true_events(past) if event.get("kind") not in NO_REASON]
     return {
         "attempt": attempt,
         "rank": number,

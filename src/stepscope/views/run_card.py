@@ -55,8 +55,7 @@ def card(
     events.look()
     loss = headline(known)
     gpus = gpu_names(known)
-    wanted = [name for name in (STEP, SAMPLES, EPOCH, loss, *gpus) if name and name in known]
-    found = sums_of(past, wanted) if sums is None else {name: sums[name] for name in wanted if name in sums}
+    found = sums if sums is not None else sums_of(past, {STEP, SAMPLES, EPOCH, *gpus, *drawn(known)})
     if lines is None:
         lines = lines_of(past, found, drawn(known), POINTS)
     steps = found[STEP].last_attempt() if STEP in found else None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.numbers import format_value
 from stepscope.sources.attempts import counts_of, nodes_of
+from stepscope.sources.clocks import true_events
 from stepscope.store.layout import RunFolder
 from stepscope.views import overview
 from stepscope.views.event_list import QUIET, TEXTS, EventCount, line_of
@@ -97,7 +98,7 @@ def changes(past: Past) -> list[dict[str, Any]]:
 
     Of the events with texts only the newest is listed: one text per step would hide all other events.
     """
-    events = past.events()
+    events = true_events(past)
     last_text = next((one for one in reversed(events) if one.get("kind") == TEXTS), None)
     listed = [one for one in events if one.get("kind") not in QUIET or one is last_text]
     return [

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 READ = 1 << 16
 """Bytes of one read."""
-NAP = 0.004
-"""Seconds to let lines gather after each read: a wake-up for every line would cost the program more than the line."""
+NAP, FEW = 0.004, 1024
+"""Seconds to let lines gather after a read of few bytes: a wake-up costs the program more than a line does."""
 MOST_WAITING = 8 << 20
 """Bytes that may wait for the run's disk; more is handed on but not kept."""
 LOOK_EVERY = 0.2
@@ -133,13 +133,13 @@ class HandedOnStream(threading.Thread):
                 self.follow_size()
                 whole = rest + data
                 # A line of which the end is waiting is handed on with its end, as the program wrote it.
-                at = whole.rfind(b"\n") + 1 if len(data) == READ and poll.poll(0) else len(whole)
+                at = whole.rfind(b"\n") + 1 if poll.poll(0) else len(whole)
                 rest = whole[at:] if at else b""
                 self._write(whole[:at] if at else whole)
                 if not data:
                     break
                 self._is_busy = False
-                if len(data) < READ // 16:
+                if len(data) < FEW:
                     time.sleep(NAP)
         finally:
             self._is_busy = False

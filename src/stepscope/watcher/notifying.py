@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stepscope.alerts.delivery.outbox import Queue
     from stepscope.watcher.journal import Journal
 
-MODULE = "stepscope.alerts.delivery.notifier"
+MODULE = "stepscope.watcher.notifier"
 FIRST_WAIT, LONGEST_WAIT = 0.2, 60.0
 """Seconds before a notifier that failed is started again; doubled each time until it succeeds."""
 MAX_LINE = 1 << 16

@@ -268,6 +268,8 @@ class RunLedger(Response):
     paid_seconds: float
     goodput_ratio: float | None
     ranks: int
+    read_ranks: int
+    """Ranks whose steps were read: in a run of very many steps they stand for all."""
     steps: int
     seconds: dict[str, float]
     attempts: list[LedgerAttempt]

@@ -30,6 +30,8 @@ class FirstErrorRow(Response):
     confidence: float
     why: str
     step: int | None
+    local_time: float | None
+    """The time by the clock of its own node."""
 
 
 class PrintedLine(Response):
@@ -66,5 +68,7 @@ class PrintedLines(Response):
     problems: list[str]
     ranks: list[int]
     """Ranks with a console, without the limit of the request."""
+    step_time: float | None
+    """When the step that was asked for ended."""
     exists: bool
     """Whether the run has any console."""

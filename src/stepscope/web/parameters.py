@@ -127,6 +127,7 @@ class ConsoleParameters(RunParameters, kw_only=True):
     attempt: Int32 | None = None
     since: Annotated[float, Meta(ge=0, le=2e11, description="first time, Unix seconds")] | None = None
     until: Annotated[float, Meta(ge=0, le=2e11, description="last time, Unix seconds")] | None = None
+    step: Annotated[int, Meta(ge=-(2**53), le=2**53, description="a step, whose time is wanted")] | None = None
     after: Annotated[str, Meta(max_length=200_000, description="cursor of an earlier response")] | None = None
     last: Annotated[int, Meta(ge=1, le=5000, description="only the newest lines")] | None = None
     pattern: Annotated[str, Meta(max_length=200, description="text, or /a regular expression/")] | None = None

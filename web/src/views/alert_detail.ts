@@ -6,9 +6,11 @@ import { Curves } from "../curves.ts";
 import { fill, h } from "../dom.ts";
 import { ABSENT, count, duration, moment, value } from "../format.ts";
 import { Panel } from "../panel.ts";
+import { address } from "../router.ts";
 import type { RunModel } from "../run.ts";
 import { coded, empty, severityMark } from "../widgets.ts";
 import { stateWord } from "./alert_order.ts";
+import { consoleAt } from "./console_link.ts";
 
 export type Order = (alert: AlertRow, action: "ack" | "silence", seconds: number) => void;
 
@@ -151,6 +153,9 @@ export class Detail {
     return h(
       "div",
       { class: "alert-facts" },
+      alert.since === null
+        ? null
+        : h("a", { attrs: { href: this.console(alert, alert.since) } }, "Console at this time"),
       h(
         "dl",
         { class: "facts" },
@@ -158,6 +163,11 @@ export class Detail {
       ),
       this.course(alert, now),
     );
+  }
+
+  /** Return the address of what the rank printed at that time. */
+  private console(alert: AlertRow, since: number): string {
+    return address({ view: "console", run: this.run.key, params: consoleAt(since, alert.rank) });
   }
 
   /** Return the history of its states. */

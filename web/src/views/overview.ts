@@ -16,6 +16,8 @@ import type { RunModel } from "../run.ts";
 import { type Mounted, type Page, runOf, type View } from "../view.ts";
 import { card, failure, phaseBar, severityMark, skeleton, stateMark, table } from "../widgets.ts";
 import { stateWord } from "./alert_order.ts";
+import { consoleAt } from "./console_link.ts";
+import { endCard } from "./first_error.ts";
 import { configFacts, machineFacts } from "./run_facts.ts";
 import { SinkTable } from "./sink_table.ts";
 import { toneOfVerdict, verdict } from "./verdict.ts";
@@ -173,8 +175,8 @@ class OverviewView implements Mounted {
     this.drawPhases(head);
     this.sinks.draw(head.sinks);
     redraw(this.end, head.end, () =>
-      head.end?.traceback.length
-        ? card("How it ended", h("pre", { class: "traceback" }, head.end.traceback.join("\n")))
+      head.end
+        ? endCard(head.end, (time, rank) => this.page.router.link({ view: "console", params: consoleAt(time, rank) }))
         : null,
     );
     this.drawCharts();
@@ -242,7 +244,19 @@ class OverviewView implements Mounted {
         h(
           "li",
           {},
-          h("span", { class: "soft num", title: moment(one.time) }, this.when(one.time)),
+          one.time === null
+            ? h("span")
+            : h(
+                "a",
+                {
+                  class: "soft num",
+                  title: `${moment(one.time)}: show the console at this time`,
+                  attrs: {
+                    href: this.page.router.link({ view: "console", params: consoleAt(one.time, null) }),
+                  },
+                },
+                this.when(one.time),
+              ),
           h("span", {}, one.text),
         ),
       ),

@@ -1,4 +1,4 @@
-/** A row for each rank, sorted by any column; the first hundred, more on demand. */
+/** A row for each rank, sorted by any column; the first fifty, more on demand. */
 
 import type { RankRow } from "../api.ts";
 import { type Child, fill, h } from "../dom.ts";
@@ -7,7 +7,7 @@ import { stateMark } from "../widgets.ts";
 import { coordinates } from "./rank_order.ts";
 import { behind, signed } from "./rank_panel.ts";
 
-const PAGE = 100;
+const PAGE = 50;
 /** A phase is named from this share of a step on. */
 const NOTABLE = 0.01;
 

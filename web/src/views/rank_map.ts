@@ -9,8 +9,10 @@ import { nextFrame, watchSize } from "../viewport.ts";
 import { lateShade, shade } from "./colour_scale.ts";
 import type { RankGroup } from "./rank_order.ts";
 
-/** Height of all rows together that a laptop's screen shows, and of the tallest row. */
-const [TALL, TALLEST] = [512, 22];
+/** Height of all rows together that a laptop's screen shows, of the tallest row, and of one that needs attention. */
+const [TALL, TALLEST, NOTED] = [512, 38, 9];
+/** Most rows that are drawn higher because they need attention. */
+const MOST_NOTED = 16;
 const LABEL = 13;
 const DRAGGED = 6;
 /** A share of a step that is always within the scale, and the largest one. */
@@ -43,6 +45,8 @@ export class RankMapChart {
   private groups: RankGroup[] = [];
   private rows = new Map<number, RankRow>();
   private order: number[] = [];
+  /** Top of each row in pixels, and the end of the last. */
+  private tops: number[] = [0];
   private values = new Map<number, (number | null)[]>();
   private dragged: number | null = null;
   private width = 0;
@@ -105,6 +109,7 @@ export class RankMapChart {
       .map((group) => ({ ...group, ranks: group.ranks.filter(known) }))
       .filter((group) => group.ranks.length);
     this.order = this.groups.flatMap((group) => group.ranks);
+    this.tops = this.stacked();
     setText(this.title, title);
     this.canvas.setAttribute("aria-label", `${title} of ${this.order.length} ranks`);
     this.plot.style.setProperty("height", `${this.height}px`);
@@ -122,35 +127,56 @@ export class RankMapChart {
     return Math.max(0, (this.map?.edges.length ?? 1) - 1);
   }
 
-  private get row(): number {
-    return Math.max(1, Math.min(TALLEST, Math.floor(TALL / Math.max(1, this.order.length))));
+  /** Return the tops of all rows: the few that are late or ended are high enough to be seen among hundreds. */
+  private stacked(): number[] {
+    const row = Math.max(1, Math.min(TALLEST, Math.floor(TALL / Math.max(1, this.order.length))));
+    const noted = this.order.filter((rank) => {
+      const own = this.rows.get(rank);
+      return own?.is_late || own?.is_well === false;
+    });
+    const high = new Set(noted.length <= MOST_NOTED ? noted : []);
+    const tops = [0];
+    for (const rank of this.order) tops.push((tops.at(-1) ?? 0) + (high.has(rank) ? Math.max(row, NOTED) : row));
+    return tops;
   }
 
   private get height(): number {
-    return Math.max(1, this.order.length) * this.row;
+    return Math.max(1, this.tops.at(-1) ?? 1);
+  }
+
+  private tall(line: number): number {
+    return (this.tops[line + 1] ?? 0) - (this.tops[line] ?? 0);
+  }
+
+  /** Return the row at a distance from the top. */
+  private lineAt(top: number): number {
+    const line = this.tops.findIndex((end, at) => at > 0 && end > top) - 1;
+    return line < 0 ? (top < 0 ? 0 : this.order.length - 1) : line;
   }
 
   private drawGutter(): void {
     const labels: HTMLElement[] = [];
     let free = -Infinity;
-    let top = 0;
+    let line = 0;
     const add = (text: string, at: number, late: boolean, title: string): void => {
       if (at < free) return;
       free = at + LABEL;
       labels.push(h("span", { class: late ? "bad" : "", title, style: { top: `${at - LABEL / 2}px` } }, text));
     };
     this.groups.forEach((group, place) => {
-      const tall = group.ranks.length * this.row;
+      const top = this.tops[line] ?? 0;
       if (group.label) {
+        const tall = (this.tops[line + group.ranks.length] ?? top) - top;
         const style = { top: `${top}px`, height: `${Math.max(1, tall - 1)}px` };
         labels.push(h("i", { class: `${place % 2 ? "odd" : ""} ${group.late ? "late" : ""}`, style }));
         add(group.label, top + Math.min(tall, LABEL * 2) / 2, group.late > 0, `${group.ranks.length} ranks`);
       } else {
         group.ranks.forEach((rank, at) => {
-          add(String(rank), (at + 0.5) * this.row, this.rows.get(rank)?.is_late ?? false, `rank ${rank}`);
+          const middle = (this.tops[line + at] ?? 0) + this.tall(line + at) / 2;
+          add(String(rank), middle, this.rows.get(rank)?.is_late ?? false, `rank ${rank}`);
         });
       }
-      top += tall;
+      line += group.ranks.length;
     });
     this.gutter.classList.toggle(
       "grouped",
@@ -169,17 +195,18 @@ export class RankMapChart {
       return;
     }
     const scale = this.scale(map);
-    const image = new ImageData(columns, rows);
+    const image = new ImageData(columns, this.height);
     const ground = isDark() ? [20, 26, 34] : [255, 255, 255];
     this.order.forEach((rank, line) => {
       const own = this.values.get(rank) ?? [];
       for (let column = 0; column < columns; column += 1) {
         const one = own[column];
         const [red, green, blue] = one === null || one === undefined ? ground : scale(one, column);
-        image.data.set([red ?? 0, green ?? 0, blue ?? 0, 255], (line * columns + column) * 4);
+        for (let y = this.tops[line] ?? 0; y < (this.tops[line + 1] ?? 0); y += 1)
+          image.data.set([red ?? 0, green ?? 0, blue ?? 0, 255], (y * columns + column) * 4);
       }
     });
-    [this.canvas.width, this.canvas.height] = [columns, rows];
+    [this.canvas.width, this.canvas.height] = [columns, this.height];
     this.canvas.style.setProperty("height", `${this.height}px`);
     this.canvas.getContext("2d")?.putImageData(image, 0, 0);
     this.drawAxis(map);
@@ -230,8 +257,7 @@ export class RankMapChart {
 
   private cellAt(event: MouseEvent): Cell | null {
     const box = this.plot.getBoundingClientRect();
-    const line = Math.floor((event.clientY - box.top) / this.row);
-    const rank = this.order[Math.max(0, Math.min(this.order.length - 1, line))];
+    const rank = this.order[this.lineAt(event.clientY - box.top)];
     const bucket = Math.floor(((event.clientX - box.left) / (box.width || 1)) * this.columns);
     if (rank === undefined || !this.columns) return null;
     return { rank, bucket: Math.max(0, Math.min(this.columns - 1, bucket)) };
@@ -344,8 +370,8 @@ export class RankMapChart {
     const line = this.selected ? this.order.indexOf(this.selected.rank) : -1;
     show(this.box, line >= 0 && this.columns > 0);
     if (!this.selected || line < 0 || !this.columns) return;
-    const tall = Math.max(5, this.row);
-    const top = line * this.row - (tall - this.row) / 2;
+    const tall = Math.max(7, this.tall(line));
+    const top = (this.tops[line] ?? 0) - (tall - this.tall(line)) / 2;
     const wide = Math.max(5, this.width / this.columns);
     const left = ((this.selected.bucket + 0.5) / this.columns) * this.width - wide / 2;
     const style = { top: `${top}px`, height: `${tall}px`, left: `${left}px`, width: `${wide}px` };

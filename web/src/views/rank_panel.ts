@@ -59,7 +59,7 @@ function number(label: string, text: string, bad = false): HTMLElement {
 
 /** Return a difference with its sign. */
 export function signed(seconds: number): string {
-  return `${seconds > 0 ? "+" : ""}${duration(seconds)}`;
+  return seconds === 0 ? "0" : `${seconds > 0 ? "+" : ""}${duration(seconds)}`;
 }
 
 function phaseLine(phase: RankStep["phases"][number], longest: number): HTMLElement {

@@ -200,9 +200,13 @@ class RanksView implements Mounted {
     fill(
       this.tools,
       field("Show", select),
-      segmented("Order", orders as [string, string][], this.by, (by) =>
-        this.page.router.param({ by: by === WORST ? null : by }),
-      ).element,
+      h(
+        "div",
+        { class: "controls" },
+        segmented("Order", orders as [string, string][], this.by, (by) =>
+          this.page.router.param({ by: by === WORST ? null : by }),
+        ).element,
+      ),
       h("span", { class: "soft rank-hint" }, "Click a cell for its phases; drag to zoom, double-click to reset."),
     );
   }

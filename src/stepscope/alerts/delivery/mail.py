@@ -24,6 +24,10 @@ def mail_of(message: Message) -> str:
     rest = message.events[MOST_SHOWN:]
     if rest:
         parts.append(f"<p>and {len(rest)} more: {escape(count_by_rule(rest))}</p>")
+    told = message.last_lines.shown()
+    if told:
+        lines = escape("\n".join(told[1:]))
+        parts.append(f'<p><b>{escape(told[0])}</b></p><pre style="font-size:12px;overflow:auto">{lines}</pre>')
     run, details = map(escape, footer_of(message.subject))
     link = f'<a href="{details}">{details}</a>' if message.subject.page else details
     parts.append(f'<p style="color:{GREY};font-size:13px">{run}<br>{link}</p>')

@@ -45,6 +45,22 @@ class MessageSubject:
         return plain(f"{self.project}/{label}" if self.project else label)
 
 
+class LastLines(NamedTuple):
+    """What a rank printed before it ended, for an alert about that."""
+
+    title: str
+    """Which rank, and its error."""
+    lines: tuple[str, ...] = ()
+
+    def shown(self) -> list[str]:
+        """Return the title and the lines, without secrets; at most 20 lines of bounded length."""
+        kept = self.lines[-MOST_SHOWN:]
+        return [plain(self.title), *(f"  {_indented(line)}" for line in kept)] if self.title else []
+
+
+NOTHING = LastLines("")
+
+
 @dataclass(frozen=True)
 class Message:
     """Some alerts of one run, for one channel."""
@@ -54,6 +70,8 @@ class Message:
     subject: MessageSubject
     events: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     """The alert events, oldest first."""
+    last_lines: LastLines = NOTHING
+    """What the rank printed that began the end of a run; empty for other alerts."""
 
     @property
     def severity(self) -> str:
@@ -84,6 +102,8 @@ class Message:
         rest = self.events[MOST_SHOWN:]
         if rest:
             lines += [f"and {len(rest)} more: {count_by_rule(rest)}", ""]
+        told = self.last_lines.shown()
+        lines += [*told, ""] if told else []
         return "\n".join([*lines, *footer_of(self.subject)])
 
     def facts(self, now: float) -> dict[str, Any]:
@@ -99,6 +119,7 @@ class Message:
             "title": self.title(),
             "run": {**redact(subject), "node": self.subject.node, "page": self.subject.page},
             "alerts": [_public(event) for event in self.events],
+            **({"last_lines": self.last_lines.shown()} if self.last_lines.title else {}),
         }
 
 
@@ -149,6 +170,11 @@ def event_severity(event: Mapping[str, Any]) -> str:
 def plain(text: object, limit: int = MAX_LINE) -> str:
     """Return a run's text on one line, without secrets, control characters or escape sequences."""
     return cut(redact_text(UNSAFE.sub(" ", str(text)[: 4 * limit])).strip(), limit)
+
+
+def _indented(text: str) -> str:
+    """Return a line of a console with its indentation, safe to show."""
+    return f"{' ' * min(40, len(text) - len(text.lstrip(' ')))}{plain(text)}"
 
 
 def inert(text: str) -> str:

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 from stepscope.alerts.delivery import outbox
 from stepscope.alerts.delivery.channel import ALERTMANAGER, APPRISE, WEBHOOK, Channel, channels_of
 from stepscope.alerts.delivery.lane import ChannelLane
-from stepscope.alerts.delivery.message import Message, MessageSubject
+from stepscope.alerts.delivery.message import LastLines, Message, MessageSubject
 from stepscope.core.errors import StepscopeError, in_words
+from stepscope.core.walls import attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from stepscope.alerts.delivery.webhook import Outcome
 
@@ -35,6 +36,8 @@ HANGS_AFTER = 60.0
 """Seconds after which sending counts as hung; the process then restarts, because a thread cannot be killed."""
 SLEEPS_FROM = 30.0
 """If the next message is due later than this many seconds, the process ends, and its parent starts it again."""
+DEATH = "death"
+"""The rule whose alerts quote what a rank printed last."""
 MAX_LINE = 1 << 20
 MOST_UNWRITTEN = 1000
 """Notes that wait for a disk that cannot be written."""
@@ -91,10 +94,12 @@ class Notifier:
         report: Callable[[dict[str, Any]], None],
         clock: Callable[[], float] = time.time,
         send: Callable[[Channel, Message], Outcome] = deliver,
+        last_lines: Callable[[Path], LastLines] | None = None,
     ) -> None:
-        """Continue where the last notifier of this node stopped."""
+        """Continue where the last notifier of this node stopped; `last_lines` finds what a run ended with."""
         run = Path(brief.run)
         self._journal, self._report, self._clock, self._send = journal, report, clock, send
+        self._run, self._last_lines = run, last_lines
         self._queue = outbox.LineReader(outbox.queue_path(run, brief.node))
         subject = {"run": run.name, "project": run.parent.name, "node": brief.node, **brief.subject}
         self._subject = MessageSubject(**subject)
@@ -159,7 +164,8 @@ class Notifier:
         group = lane.group
         if group is None:
             return
-        message = Message(group.id, self._subject, [entry.event for entry in group.entries])
+        events = [entry.event for entry in group.entries]
+        message = Message(group.id, self._subject, events, self._lines_for(events))
         outcome = self._send(lane.channel, message)
         with self.changed:
             if lane.channel.key in self.hung:  # too late: it counts as failed and is sent again
@@ -168,6 +174,16 @@ class Notifier:
             self._settle(lane, outcome)
             self.changed.notify_all()
         os.eventfd_write(self.woken, 1)
+
+    def _lines_for(self, events: Sequence[Mapping[str, Any]]) -> LastLines:
+        """Return the last lines of the guilty rank for alerts about a death; a fault there must not stop the alert."""
+        find = self._last_lines
+        died = any(event.get("rule") == DEATH and event.get("state") == "firing" for event in events)
+        if find is None or not died:
+            return LastLines("")
+        return attempt(
+            lambda: find(self._run), lambda error: LastLines(f"its console was not read: {in_words(error, 200)}")
+        )
 
     def _settle(self, lane: ChannelLane, outcome: Outcome) -> None:
         now = self._clock()
@@ -255,7 +271,7 @@ def report(facts: dict[str, Any]) -> None:
         return
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], last_lines: Callable[[Path], LastLines] | None = None) -> int:
     """Send what is in the outbox; the argument, the run's folder, only labels this process in `ps`."""
     del arguments
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # the end of the job is what must be reported
@@ -273,7 +289,7 @@ def main(arguments: list[str]) -> int:
         report({"state": "failed", "channel": "", "why": in_words(error)})
         return 2
     _prepare(brief)
-    notifier = Notifier(brief, journal, report)
+    notifier = Notifier(brief, journal, report, last_lines=last_lines)
     probing = threading.Thread(target=notifier.probe, daemon=True)
     if brief.probe:
         probing.start()

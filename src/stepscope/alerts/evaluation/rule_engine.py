@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stepscope.alerts.evaluation import alert_text
 from stepscope.alerts.evaluation.state import AlertTable, Point, Transition
 from stepscope.alerts.rules.rule import CRITICAL
-from stepscope.core.events import is_users
+from stepscope.core.events import HANG_VERDICT, is_users
 from stepscope.core.feed import Drained
 
 if TYPE_CHECKING:
@@ -179,7 +179,10 @@ class Engine:
         alert = self.alerts.alert(rule, key, event.rank, labels)
         step = event.fields.get("step")
         point = Point(event.time, step if isinstance(step, int) and step >= 0 else None, holds=True)
-        change = self.alerts.see_point(alert, point, partial(alert_text.of_event, rule, event.fields, event.rank))
+        words = partial(alert_text.of_event, rule, event.fields, event.rank)
+        change = self.alerts.see_point(alert, point, words)
+        if change is None and event.fields["kind"] == HANG_VERDICT and alert.is_active:  # the verdict has changed
+            change = alert.turn(alert.state, event.time, words())
         return [] if change is None else [change]
 
     def _pass(self, now: float) -> list[Transition]:

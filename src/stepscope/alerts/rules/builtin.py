@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from stepscope.alerts.rules.expression import POINTS, STEPS, TIME, RuleWindow
 from stepscope.alerts.rules.rule import CRITICAL, INFO, Escalation, Rule
 from stepscope.core import thresholds
+from stepscope.core.events import HANG_VERDICT
 from stepscope.core.numbers import format_share
 from stepscope.core.remedies import ALARMS, REMEDIES
 
@@ -324,6 +325,8 @@ _at_once = partial(Rule, cooldown=0.0)
 _every_ten_minutes = partial(Rule, cooldown=600.0)
 _DEAD = ("failed", "killed", "oom-killed", "lost")
 _GOES_ON = ("recovered", "ended", "running")
+_HANGS = ("never_arrived", "desynchronised", "collective_stuck", "dead_rank", "outside_torch")
+"""Verdicts on several ranks. Their own events only announce that a verdict follows, so that one hang is one alert."""
 EVENTS = (
     _at_once(
         "death",
@@ -340,8 +343,21 @@ EVENTS = (
         until=("running",),
         message="rank {rank} was preempted: {cause}",
     ),
-    _at_once("hang", event=("hung",), until=_GOES_ON, severity=CRITICAL, message="rank {rank} hangs: {why}"),
-    _every_ten_minutes("stall", event=("stalled",), until=_GOES_ON, message="rank {rank} is stalled: {why}"),
+    _at_once(
+        "hang",
+        event=("hung", HANG_VERDICT),
+        where={"verdict_follows": (None,), "verdict": (None, *_HANGS)},
+        until=(*_GOES_ON, HANG_VERDICT),
+        severity=CRITICAL,
+        message="rank {rank} hangs: {why}",
+    ),
+    _every_ten_minutes(
+        "stall",
+        event=("stalled", HANG_VERDICT),
+        where={"verdict_follows": (None,), "verdict": (None, "unknown")},
+        until=(*_GOES_ON, HANG_VERDICT),
+        message="rank {rank} is stalled: {why}",
+    ),
     _at_once(
         "gpu_lost",
         event=("gpu_lost",),

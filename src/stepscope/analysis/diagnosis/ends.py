@@ -31,8 +31,8 @@ BY_HAND = ("keyboardinterrupt", "sigint")
 """Words in a cause that show that a person stopped the run."""
 KINDS = {"gpu_memory": ("oom", ""), "host_memory": ("oom", "host"), "worker": ("dead_worker", "")}
 """Kind and cause of the finding about a first error, if it is not a crash."""
-ENDS = ("killed", "lost", "exit", "native")
-"""Kinds of first errors that are known by the end of the rank."""
+SILENT = ("killed", "lost")
+"""Kinds of first errors of ranks that could not say a word."""
 WORKER_SIGNS = ("dataloader worker", "worker (pid")
 
 
@@ -57,7 +57,8 @@ def ends(evidence: Evidence) -> Iterator[Finding]:
 
 def _began(first: FirstError, state: str) -> Finding:
     """Return the finding about the error of one rank, or of some, that ended all the others."""
-    kind, cause = KINDS.get(first.kind, ("crash", crash_kind(state, first.error) if first.kind in ENDS else ""))
+    ended = crash_kind("killed" if first.kind in SILENT else state, first.error)
+    kind, cause = KINDS.get(first.kind, ("crash", ended if first.kind in (*SILENT, "exit", "native") else ""))
     followers = sum(len(other.ranks) for other in first.others)
     text = f"the first error is that of {first.summary}"
     if followers and first.why:

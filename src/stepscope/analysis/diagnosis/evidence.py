@@ -98,6 +98,10 @@ class Track:
         """Return some of its points."""
         return Track(self.step[kept], self.time[kept], self.value[kept])
 
+    def earlier(self, seconds: float) -> Track:
+        """Return the same points so many seconds earlier."""
+        return Track(self.step, self.time - seconds, self.value) if seconds else self
+
     def finite(self) -> Track:
         """Return its finite points."""
         kept = np.isfinite(self.value)
@@ -163,11 +167,16 @@ class Evidence:
 
     def during(self, track: Track) -> Track:
         """Return the samples taken during the steps; all of them if those are too few."""
-        spans = [(float(steps.end[0]), float(steps.end[-1])) for steps in self.ranks if len(steps)]
-        if not spans:
+        if self.span is None:
             return track
-        inside = track.within(min(first for first, _ in spans), max(last for _, last in spans))
+        inside = track.within(*self.span)
         return inside if len(inside) >= FEWEST_SAMPLES else track
+
+    @cached_property
+    def span(self) -> tuple[float, float] | None:
+        """Return the end of the first step of any rank, and of the last; None without steps."""
+        spans = [(float(steps.end[0]), float(steps.end[-1])) for steps in self.ranks if len(steps)]
+        return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
 
     def stages(self, track: Track) -> list[Track]:
         """Return a series in parts that belong to one training: a new optimizer starts another part."""

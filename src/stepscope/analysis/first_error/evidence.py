@@ -81,6 +81,8 @@ class FirstError:
     why: str = ""
     """Why this one is the first."""
     step: int | None = None
+    local_time: float | None = None
+    """The time by the clock of its own node, as in its console."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values."""

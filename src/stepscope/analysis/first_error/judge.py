@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.analysis.first_error.evidence import ErrorEvidence, FirstError, FoldedError
+from stepscope.analysis.first_error.evidence import ErrorEvidence, FirstError, FoldedError, Skew
 from stepscope.analysis.first_error.known import PRIMARY, SECONDARY, WEAK
 from stepscope.analysis.first_error.report import HANDLED
 from stepscope.analysis.first_error.suspect import Suspect, suspects_of
@@ -252,6 +252,7 @@ def _answer(evidence: ErrorEvidence, choice: _Choice, suspects: Sequence[Suspect
         confidence=choice.confidence,
         why=choice.why,
         step=shown.step,
+        local_time=None if shown.time is None else shown.time + evidence.skews.get(shown.node, Skew()).seconds,
     )
 
 

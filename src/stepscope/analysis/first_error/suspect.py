@@ -169,7 +169,7 @@ def _of_end(end: EndedRank, skew: Skew, lines: Sequence[ConsoleLine]) -> Suspect
 
 
 ENDS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, str, str]], ...] = (
-    ((), (", after rank ", *GENTLE), (SECONDARY, "launcher", TOLD)),
+    ((), GENTLE, (SECONDARY, "launcher", TOLD)),
     (("preempted",), (), (SECONDARY, "launcher", TOLD)),
     (("interrupted",), (), (SECONDARY, "stopped", "a person stopped it")),
     (("oom-killed",), (), (PRIMARY, "host_memory", "the memory of the machine or container ran out")),

@@ -35,6 +35,8 @@ def by_steps(evidence: HangEvidence) -> Suspicion | None:
     if not still:
         return None
     waiting = gone_numbers(still)
+    if all(rank.step is None and rank.silent_seconds is None for rank in evidence.ranks):  # dumps of another job
+        return None
     sentences = [_standing(still), *_behind(still)]
     kind, ranks, text, confidence = _missing(evidence)
     if ranks:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stepscope.analysis.hang.collectives import by_recorder
 from stepscope.analysis.hang.outliers import by_stacks
+from stepscope.analysis.hang.ras import by_ras
 from stepscope.analysis.hang.spelling import verb, who
 from stepscope.analysis.hang.stacks import DOES, LONG, OUTSIDE, STOPPED, Activity, activity_of
 from stepscope.analysis.hang.steps import by_steps, dead, gone_numbers, stuck
@@ -102,7 +104,7 @@ def _remedy(first: Suspicion, evidence: HangEvidence) -> str:
 
 
 def _opinions(evidence: HangEvidence) -> list[Suspicion | None]:
-    return [by_steps(evidence), by_stacks(evidence)]
+    return [by_steps(evidence), by_stacks(evidence), by_recorder(evidence), by_ras(evidence)]
 
 
 def _first(named: list[Suspicion]) -> Suspicion:
@@ -124,7 +126,7 @@ def _explained(first: Suspicion, evidence: HangEvidence) -> Suspicion:
     named = evidence.of_rank(first.ranks[0]) if first.ranks else None
     kind, text = first.kind, first.text
     if kind == DEAD_RANK and named is not None and named.state == "running":  # it left no record, but it lives
-        kind = NEVER_ARRIVED
+        kind, text = NEVER_ARRIVED, text.partition(", and left no record")[0]
     if kind == NEVER_ARRIVED and activity is not None:
         kind = OUTSIDE_TORCH if activity.kind in OUTSIDE else kind
         does = activity.said()

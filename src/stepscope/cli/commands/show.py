@@ -97,6 +97,8 @@ class RunSheet(Sheet):
             yield self._fact("silent", f"no sign of its watcher for {format_duration(self._quiet)}", "yellow")
         yield self._fact("run", f"{plain(about['id'])} in project {plain(about['project'] or '-')}")
         yield self._fact("time", self._when())
+        if facts["clocks"]["text"]:
+            yield from self._wrapped("clocks", facts["clocks"]["text"], 2)
         for label, text in _surroundings(about):
             if text:
                 yield self._fact(label, plain(text))
