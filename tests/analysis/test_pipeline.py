@@ -127,6 +127,20 @@ def test_any_schedule_gives_its_slowdown_and_cause(cause: str, replicas: int, st
     assert (finding.evidence["cause"] if finding is not None else "") == cause
 
 
+def test_virtual_stages_pass_on_from_the_last_stage_to_the_first() -> None:
+    """Two stages with two parts of the model each: the second part begins once the first has left the last stage."""
+    rows = []
+    for step, (stage, part) in itertools.product(range(3), itertools.product(range(2), range(2))):
+        chunk = 2 * part + stage
+        rows.append((step, 0, stage, "forward-compute", part, 10.0 * step + chunk, 1.0, chunk, 0))
+        rows.append((step, 0, stage, "backward-compute", 1 - part, 10.0 * step + 7 - chunk, 1.0, chunk, 0))
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    columns[3] = columns[3].astype(object)
+    found = what_if(Operations(*columns))
+    assert found.seconds == pytest.approx(8.0)
+    assert what_if(Operations(*columns[:7])).seconds < 8.0
+
+
 def test_a_collection_that_is_timed_by_itself_is_the_cause() -> None:
     """One worker collects in one step, another in the next."""
     plain, _ = Pipeline().operations()

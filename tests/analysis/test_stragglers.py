@@ -112,6 +112,18 @@ def test_the_partners_of_a_slow_link_change() -> None:
     assert late.first.cause.kind == "link"
 
 
+def test_a_slow_gpu_is_seen_by_its_own_clock() -> None:
+    """All hosts wait equally long for their GPUs, the slow one for its own passes and the others for the slow one."""
+    clocks = {"gpu_clock_hertz": 1.7e9, "gpu_forward_seconds": 0.02}
+    facts = [clocks | {"gpu_forward_seconds": 0.02 + 0.0001 * rank} for rank in range(8)]
+    assert lateness_of(Job(facts=facts).table(), LATE) is None
+    facts[6] = {"gpu_clock_hertz": 1.1e9, "gpu_forward_seconds": 0.031}
+    late = found(Job(facts=facts))
+    assert (late.first.rank, late.first.cause.kind, late.first.cause.reason) == (6, "compute", "clock")
+    assert "forward takes it 31 ms, the others 20" in late.text()
+    assert "its GPU runs at 1.1 GHz, the others at 1.7 GHz" in late.text()
+
+
 def test_a_node_whose_ranks_are_all_late_is_named() -> None:
     """Not its ranks one by one."""
     late = found(Job(32, slow={(rank, "forward"): 0.03 for rank in range(16, 24)}))

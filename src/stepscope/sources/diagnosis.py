@@ -45,7 +45,8 @@ def diagnose_operations(path: str, columns: Mapping[str, NDArray[Any]]) -> dict[
     step, replica, stage, sequence = (columns[name].astype(np.int64) for name in ("step", "dp_rank", "stage", "seq_id"))
     start, seconds = (columns[name].astype(np.float64) for name in ("start_ts", "duration"))
     kind = columns["optype"].astype(object)
-    found = what_if(Operations(step, replica, stage, kind, sequence, start, seconds))
+    virtual = [columns[name].astype(np.int64) if name in columns else None for name in ("gmc", "mb_id")]
+    found = what_if(Operations(step, replica, stage, kind, sequence, start, seconds, *virtual))
     finding = found.finding()
     steps = len(np.unique(step))
     text = f"no stage or replica is late: without stragglers it would be {found.slowdown:.3f} times as fast"

@@ -317,7 +317,7 @@ DETECTORS: dict[str, Detector] = {
         Need(1),
         {"steps": 50, "share": 0.1},
         ("step_seconds",),
-        ("phase/*", "tokens", "samples"),
+        ("phase/*", "tokens", "samples", "device/forward_seconds"),
         across=True,
     ),
 }

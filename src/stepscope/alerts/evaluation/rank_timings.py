@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.series.robust import median
+from stepscope.analysis.stragglers.cause import STEP_FACTS
 from stepscope.analysis.stragglers.pace import StepTable, paces
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 STEP, PHASE = "step_seconds", "phase/"
 SECONDS, FEWEST = 20.0, 12
 """The window: the steps of so many seconds, but at least so many steps."""
-WORK = ("tokens", "samples")
 
 
 def window_size(steps: SeriesWindow, most: int) -> int:
@@ -47,7 +47,9 @@ def timing_of(
         for name, window in series.items()
         if name.startswith(PHASE) and len(window)
     }
-    known = {name: median(series[name].value[-size:]) for name in WORK if name in series and len(series[name])}
+    windows = {fact: series[name] for name, fact in STEP_FACTS.items() if name in series and len(series[name])}
+    newest = {fact: window.value[-size:] for fact, window in windows.items()}
+    known = {fact: median(values) for fact, values in newest.items() if np.isfinite(values).all()}
     last = int(step[-1]) if np.isfinite(step[-1]) else -1
     table = StepTable([rank], np.full(1, last), seconds[None, :], phases, [node], [{**(facts or {}), **known}])
     (found,) = paces(table)

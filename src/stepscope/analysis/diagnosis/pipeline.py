@@ -46,7 +46,7 @@ SLOW = 1.05
 MOST_OF_IT, NEARLY = 0.5, 0.8
 """Share of the slowdown that a part must explain to be named; a single worker is named instead of its stage and replica
 if it explains this share of what they explain."""
-ALIKE = 0.5
+SIMILAR = 0.5
 """Correlation of forward and backward passes above which long ones have more work."""
 MOST_WORKERS = 16
 """Maximum workers that are replayed one by one."""
@@ -64,6 +64,10 @@ class Operations:
     """Number of the operation among those of its kind in one step and stage."""
     start: Floats
     seconds: Floats
+    chunk: Integers | None = None
+    """Part of the model that a pass computes, counted along the pipeline: virtual stages have several."""
+    batch: Integers | None = None
+    """Micro-batch of a pass."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class WhatIf:
         explained = "all of it" if share >= 0.995 else f"{format_share(share)} of it"
         if cause == "work":
             text += f"micro-batches with unequal work explain {explained}"
-            if self.pass_correlation > ALIKE:
+            if self.pass_correlation > SIMILAR:
                 text += f"; long forward passes have long backward passes (r = {self.pass_correlation:.2f})"
         elif cause == "gc":
             text += f"pauses of Python on changing workers explain {explained}"
@@ -147,7 +151,7 @@ class WhatIf:
 
     def _uneven_cause(self) -> tuple[str, dict[str, Any], str, float]:
         """Return why micro-batches differ: their work, or pauses of Python, which starts only the forward passes."""
-        if self.pass_correlation < ALIKE and self.uneven_forward >= NEARLY * self.uneven:
+        if self.pass_correlation < SIMILAR and self.uneven_forward >= NEARLY * self.uneven:
             return "gc", {}, "pauses", self.uneven_forward
         return "work", {}, "the micro-batches", self.uneven
 
@@ -207,6 +211,8 @@ class _Table:
     order: dict[int, list[_Key]]
     replicas: list[int]
     shape: tuple[int, int]
+    wraps: dict[_Key, _Key]
+    """Of virtual stages: passes that need one of the stage at the other end of the pipeline, and that pass."""
 
     @classmethod
     def of(cls, operations: Operations) -> _Table:
@@ -227,7 +233,7 @@ class _Table:
             if key[1] in (FORWARD, BACKWARD):
                 order[key[0]].append(key)
         seconds = {key: _own(key, starts, ends) for key in starts}
-        return cls(seconds, order, [int(one) for one in replicas], shape)
+        return cls(seconds, order, [int(one) for one in replicas], shape, _wraps(operations, list(order)))
 
     def means(self) -> dict[_Key, float]:
         """Return the ideal duration of each operation: that of its kind and sequence over steps, replicas and stages.
@@ -307,6 +313,8 @@ class _Table:
     def _ready(self, key: _Key, done: dict[_Key, Floats], seconds: dict[_Key, Floats]) -> Floats | None:
         """Return when the input of a pass is there; None if that is unknown yet."""
         stage, kind, sequence = key
+        if key in self.wraps:
+            return done.get(self.wraps[key])
         before = stage - 1 if kind == FORWARD else stage + 1
         if before not in self.order or (before, kind, sequence) not in self.seconds:
             return np.zeros(self.shape)
@@ -329,6 +337,24 @@ class _Table:
             clock.update(dict.fromkeys(taking, latest))
         for stage in taking:
             clock[stage] = self._met(seconds[stage, kind, 0], clock[stage], kind)
+
+
+def _wraps(operations: Operations, stages: Sequence[int]) -> dict[_Key, _Key]:
+    """Return the passes whose input comes from the other end of the pipeline, and the pass that it comes from."""
+    chunk, batch = operations.chunk, operations.batch
+    if chunk is None or batch is None or int(chunk.max(initial=0)) < len(stages):
+        return {}
+    places: dict[tuple[str, int, int], _Key] = {}
+    for row in np.flatnonzero(chunk >= 0).tolist():
+        key = int(operations.stage[row]), str(operations.kind[row]), int(operations.sequence[row])
+        places.setdefault((key[1], int(chunk[row]), int(batch[row])), key)
+    found = {}
+    for (kind, part, number), key in places.items():
+        ends = {FORWARD: (min(stages), -1), BACKWARD: (max(stages), 1)}.get(kind)
+        before = places.get((kind, part + ends[1], number)) if ends is not None and key[0] == ends[0] else None
+        if before is not None and before[0] != key[0]:
+            found[key] = before
+    return found
 
 
 def _own(key: _Key, starts: dict[_Key, Floats], ends: dict[_Key, Floats]) -> Floats:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope.analysis.series.robust import median
+from stepscope.analysis.stragglers.cause import STEP_FACTS
 
 if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.evidence import Evidence, Track
 
 
-WORK = ("tokens", "samples")
 PROCESS = ("run_wait_ratio", "cpu_ratio")
 HOT = ("throttle_hw_thermal", "throttle_sw_thermal")
 BRAKED = ("throttle_hw_slowdown", "throttle_power_brake")
@@ -19,11 +19,11 @@ BRAKED = ("throttle_hw_slowdown", "throttle_power_brake")
 def rank_facts(evidence: Evidence) -> dict[int, dict[str, float]]:
     """Return the facts of each rank: see `stepscope.analysis.stragglers.cause.FACTS`."""
     found: dict[int, dict[str, float]] = {steps.rank: {} for steps in evidence.ranks}
-    for name in WORK:
+    for name, fact in STEP_FACTS.items():
         for rank, track in evidence.series.get(name, {}).items():
             value = track.finite().value
             if rank in found and len(value):
-                found[rank][name] = median(value)
+                found[rank][fact] = median(value)
     for rank, facts in found.items():
         for name in PROCESS:
             for track in evidence.series.get(f"process/{rank}/{name}", {}).values():

@@ -27,12 +27,15 @@ FACTS = {
     "samples": "samples per step",
     "run_wait_ratio": "share of the time in which its main thread was ready to run but waited for a CPU",
     "cpu_ratio": "CPU time of its process, as a share of one CPU",
+    "gpu_forward_seconds": "forward passes of a step by the clock of its GPU",
     "gpu_clock_hertz": "clock of its GPU",
     "gpu_celsius": "temperature of its GPU",
     "gpu_hot_ratio": "share of the time in which heat reduced the clock of its GPU",
     "gpu_braked_ratio": "share of the time in which power or hardware limits reduced the clock of its GPU",
 }
 """What a pace can say beside durations, and what it means."""
+STEP_FACTS = {"tokens": "tokens", "samples": "samples", "device/forward_seconds": "gpu_forward_seconds"}
+"""Metrics of steps, and the facts that their medians are."""
 MORE_WORK, OF_EXCESS = 0.1, 0.3
 """More work is the cause if there is this share more of it, and this share of the time that is spent in excess."""
 WAITED = 0.4
@@ -89,7 +92,7 @@ def _more_work(late: StepTiming, others: Sequence[StepTiming], mine: float, thei
 def _waited_for_others(late: StepTiming, others: Sequence[StepTiming]) -> float:
     """Return the share of the time in which a rank waited for a CPU, beyond what the others would have waited.
 
-    On a busy machine whoever computes waits: a rank with more Python code waits more, but not because of its CPU.
+    On a busy machine every process that computes waits: more Python code means more waiting, whatever the CPU.
     """
     waited = _beyond(late, others, "run_wait_ratio")
     if waited is None or "cpu_ratio" not in late.facts:

@@ -30,6 +30,8 @@ ENOUGH_RANKS = 8
 """Ranks from which their own spread is known."""
 WAITED_IN = {COMMUNICATION: 6.0, "backward": 4.0, "optimizer": 3.0, "other": 2.0, "forward": 1.0, "data": 0.0}
 """How likely a rank waits for others in a phase; another phase in which ranks talk has 5, all others 2."""
+DEVICE = "gpu_forward_seconds"
+"""The fact that tells slow GPUs apart: backward passes contain the waiting for other ranks, forward passes do not."""
 NAMED = 4
 """Ranks that a sentence names one by one."""
 
@@ -167,6 +169,10 @@ def judge(every: Sequence[StepTiming], share: float) -> Lateness | None:
     beyond = _beyond_by_own(known, share * step)
     if beyond is None:
         beyond = _beyond_by_phases(known, share * step)
+    if beyond is None and all(DEVICE in pace.facts for pace in known):
+        # The host only starts its GPU, so all hosts wait equally long for the slowest one: here, for its own passes.
+        known = [replace(pace, phases={**pace.phases, "forward": pace.facts[DEVICE]}) for pace in known]
+        beyond = _beyond(np.array([pace.facts[DEVICE] for pace in known]), np.zeros(len(known)), share * step)
     if beyond is None:
         return None
     at = [place for place in np.argsort(-beyond, kind="stable").tolist() if beyond[place] > 0]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COLUMNS = ("step", "dp_rank", "stage", "optype", "seq_id", "start_ts", "duration")
+VIRTUAL = ("gmc", "mb_id")
+"""Columns for virtual stages: the part of the model, and the micro-batch, of a pass; a trace may lack them."""
 MOST_BYTES, MOST_ROWS = 1 << 30, 5_000_000
 
 
@@ -36,12 +38,14 @@ def read_operations(path: str) -> dict[str, NDArray[Any]] | None:
         try:
             connection.execute("SET enable_progress_bar = false")  # it would appear on stdout after two seconds
             known = connection.execute("SELECT name FROM parquet_schema(?)", [path]).fetchall()
-            if not set(COLUMNS) <= {name for (name,) in known}:
+            there = {name for (name,) in known}
+            if not set(COLUMNS) <= there:
                 return None
-            query = f"SELECT {', '.join(COLUMNS)} FROM read_parquet(?) LIMIT {MOST_ROWS + 1}"  # noqa: S608 - constants
+            names = (*COLUMNS, *(VIRTUAL if set(VIRTUAL) <= there else ()))
+            query = f"SELECT {', '.join(names)} FROM read_parquet(?) LIMIT {MOST_ROWS + 1}"  # noqa: S608 - constants
             found = connection.execute(query, [path]).fetchnumpy()
         except duckdb.Error as error:
             raise StepscopeError(what, str(error).splitlines()[0], "check that the file is whole") from error
     if len(found["step"]) > MOST_ROWS:
         raise StepscopeError(what, f"it has more than {MOST_ROWS} operations", "cut it to some steps")
-    return {name: np.ma.getdata(found[name]) for name in COLUMNS}
+    return {name: np.ma.getdata(found[name]) for name in names}
