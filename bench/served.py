@@ -118,7 +118,7 @@ class Server:
     def key_of(self, run_id: str) -> str:
         """Return the key of a run, given by its id, once the list is complete."""
         self.keys()
-        return next(row["key"] for row in self.get("/api/runs")["rows"] if row["id"] == run_id)
+        return next(str(row["key"]) for row in self.get("/api/runs")["rows"] if row["id"] == run_id)
 
     def key(self, name: str) -> str:
         """Return the key of a run, as soon as the server lists it."""

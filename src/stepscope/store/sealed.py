@@ -222,7 +222,7 @@ class _UnitReader:
                 (ready if self._has_pyramid(unit, selection) else rest).append(unit)
         found = self.read(selection, ready)
         short = self._short(selection, ready, found)
-        points = self.read(replace(selection, level=None), rest)
+        points = self.read(replace(selection, level=None, step_range=None), rest)
         return Pieces(ready, found, short, [pyramid.build(part, selection.level or 0) for _, part in points.by_file()])
 
     def _short(self, selection: Selection, units: Sequence[SealedUnit], found: Fetched) -> list[tuple[int, Blocks]]:
@@ -232,7 +232,7 @@ class _UnitReader:
         if not short:
             return []
         known = _series(found)
-        points = self.read(replace(selection, level=None, names=short), units)
+        points = self.read(replace(selection, level=None, names=short, step_range=None), units)
         return [
             (file, pyramid.build(_without(part, file, known), selection.level or 0)) for file, part in points.by_file()
         ]
