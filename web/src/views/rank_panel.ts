@@ -1,4 +1,4 @@
-/** The steps of one rank: each phase beside that of the median rank. */
+/** The steps of one rank: each phase, and the median of the other ranks below it. */
 
 import type { RankStep, ShownRank } from "../api.ts";
 import { fill, h } from "../dom.ts";
