@@ -18,11 +18,13 @@ from bench.sandbox import sandbox
 
 GROUPS = (
     *("hotpath", "bursts", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching", "choices"),
+    "first_errors",
     "many_ranks",
     "page",
     "serving",
     "terminal",
     "exporting",
+    "stragglers",
     "importing",
     "wandb_drop_in",
     "following",
@@ -41,7 +43,9 @@ GROUPS = (
         "gauntlet",
         "diagnosing",
         "sinks",
+        "console",
         "stack_dumps",
+        "live_hangs",
     ),
 )
 

@@ -6,16 +6,36 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 from bench.figure import Figure, Options
+from bench.processes import python
+from bench.served import Server
 from bench.synthetic_ranks import RankRun, make
 
 KEPT = Path(tempfile.gettempdir()) / "stepscope-many-ranks"
-"""Where the run of the figures is kept: making it takes minutes."""
+"""Where the run of the figures is kept: making it takes a minute."""
+PAGE, HEAT_MAP, MEMORY = 1.5, 1.0, 1024.0
+"""Limits: seconds of the first page and of a map of ranks, MiB of any process."""
+COMMANDS = {"show": 2.0, "show --json": None, "diagnose": None, "ledger": None}
+"""Commands, each with its limit in seconds."""
+FOUND = 1
+"""Exit code of a diagnosis that has found something."""
+FIRST = (
+    "/api/run?run={}",
+    "/api/names?run={}",
+    "/api/live?run={}",
+    "/api/alerts?run={}",
+    "/api/events?run={}&limit=500",
+)
+"""What the page of a run asks for at first, before its charts."""
 
 
 def kept(root: Path, plan: RankRun) -> Path:
@@ -36,7 +56,70 @@ def measure(options: Options) -> list[Figure]:
     run = kept(options.scratch if options.quick else KEPT, plan)
     size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
     beside = f"{plan.ranks} ranks on {plan.nodes} nodes, {plan.steps} steps, {time.monotonic() - began:.0f} s to make"
-    return [Figure("many_ranks_size", "the run on disk", size / 2**20, "MiB", None, beside)]
+    return [
+        Figure("many_ranks_size", "the run on disk", size / 2**20, "MiB", None, beside),
+        *_commands(run),
+        *_page(run, options.scratch),
+    ]
+
+
+def _commands(run: Path) -> list[Figure]:
+    """Return wall time and memory of commands in fresh processes."""
+    found = []
+    for words, limit in COMMANDS.items():
+        seconds, memory, cpu = _command(*words.split(), str(run))
+        key = words.replace(" --", "_").replace(" ", "_")
+        found.append(Figure(f"many_ranks_{key}", f"stepscope {words}", seconds, "s", limit, f"{cpu:.2g} s of CPU"))
+        found.append(Figure(f"many_ranks_{key}_memory", "  its memory", memory, "MiB", MEMORY))
+    return found
+
+
+def _command(*words: str) -> tuple[float, float, float]:
+    """Return seconds, most memory in MiB and CPU seconds of a command."""
+    began = time.monotonic()
+    child = python("-m", "stepscope", *words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert child.stderr is not None
+    said = child.stderr.read().decode()
+    child.stderr.close()
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode not in {0, FOUND}:
+        raise RuntimeError(f"stepscope {' '.join(words)} ended with {child.returncode}: {said[-400:]}")
+    return time.monotonic() - began, usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime
+
+
+def _page(run: Path, scratch: Path) -> list[Figure]:
+    """Return what the first page of the run takes in a server that has just started."""
+    with Server(run.parent.parent, scratch) as server:
+        key = quote(server.key_of(run.name), safe="")
+        began = time.monotonic()
+        with ThreadPoolExecutor(len(FIRST) + 1) as pool:
+            diagnosis = pool.submit(_timed, server, f"/api/diagnosis?run={key}")
+            times = dict(zip(FIRST, pool.map(lambda path: _timed(server, path.format(key)), FIRST), strict=True))
+            names = server.get(FIRST[0].format(key))["important"]
+            charts = _timed(server, _series(key, names))
+            first = time.monotonic() - began
+            judged = diagnosis.result()
+        beside = ", ".join(f"{path.partition('?')[0][5:]} {seconds:.2f}" for path, seconds in times.items())
+        grid = _timed(server, _series(key, ["phase/forward"]))
+        facts = Path(f"/proc/{server.process.pid}/status").read_text(encoding="ascii")
+        peak = next(int(line.split()[1]) for line in facts.splitlines() if line.startswith("VmHWM")) / 1024
+    return [
+        Figure("many_ranks_page", "first page, all its requests", first, "s", PAGE, f"{beside}, series {charts:.2f}"),
+        Figure("many_ranks_chart", "one more chart", grid, "s", HEAT_MAP),
+        Figure("many_ranks_diagnosis", "the diagnosis that appears on it", judged, "s", None),
+        Figure("many_ranks_server", "memory of the server", peak, "MiB", MEMORY),
+    ]
+
+
+def _series(key: str, names: list[str]) -> str:
+    return f"/api/series?run={key}&points=800&fold=ranks&" + "&".join(f"name={quote(name, safe='')}" for name in names)
+
+
+def _timed(server: Server, path: str) -> float:
+    began = time.monotonic()
+    server.read(path)
+    return time.monotonic() - began
 
 
 def main(arguments: list[str]) -> int:

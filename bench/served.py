@@ -97,9 +97,13 @@ class Server:
 
     def get(self, path: str) -> Any:
         """Return an answer of the API."""
+        return json.loads(self.read(path))
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of an answer."""
         asked = urllib.request.Request(f"{self.origin}{path}", headers=self.bearer)  # noqa: S310 - our own origin
         with urllib.request.urlopen(asked, timeout=120) as answer:  # noqa: S310 - our own origin
-            return json.load(answer)
+            return bytes(answer.read())
 
     def keys(self) -> dict[str, str]:
         """Return the key of each run by its name, once the list is complete."""
@@ -110,6 +114,11 @@ class Server:
                 return {row["name"]: row["key"] for row in listed["rows"]}
             time.sleep(0.05)
         raise RuntimeError("the list of runs is never complete")
+
+    def key_of(self, run_id: str) -> str:
+        """Return the key of a run, given by its id, once the list is complete."""
+        self.keys()
+        return next(row["key"] for row in self.get("/api/runs")["rows"] if row["id"] == run_id)
 
     def key(self, name: str) -> str:
         """Return the key of a run, as soon as the server lists it."""

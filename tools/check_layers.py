@@ -67,6 +67,7 @@ NARROW = {"analysis": {"core", "version"}}
 
 PROCESSES = {
     "session.page": "web.training_server",
+    "session.console": "watcher.console_keeper",
     "session.watching": "watcher.process",
     "watcher.notifying": "alerts.delivery.notifier",
     "watcher.sealing": "store.seal",

@@ -19,7 +19,7 @@ from stepscope.analysis.diagnosis.verdict import KINDS as DIAGNOSED
 from stepscope.core.config import load
 from stepscope.core.remedies import ALARMS, REMEDIES, remedy
 from stepscope.core.settings import KEYS
-from tests.alerts.rows import Rig, noise, records, states
+from tests.alerts.rows import Rig, noise, states
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2.0**30
@@ -284,36 +284,6 @@ def test_data_starvation():
     told = rig.log_many([{"step_seconds": 0.1, "phase/data": 0.045}] * 300)
     assert fired(told) == ["data_starvation"]
     assert "workers" in told[0].remedy
-
-
-def test_straggler():
-    """The rank that the others wait for is named, although all steps take equally long."""
-    rig = rig_of("straggler")
-    for batch in range(4):
-        for rank in range(4):
-            own = 0.09 if rank == 2 else 0.06
-            row = {"step_seconds": 0.1, "phase/forward": own, "phase/data": 0.001}
-            rig.engine.rows(rank, *records([(at, at * 0.1, row) for at in range(batch * 50, batch * 50 + 50)]))
-        told = rig.engine.evaluate(batch)
-        if told:
-            break
-    assert fired(told) == ["straggler"]
-    assert told[0].evidence["rank"] == 2
-    assert told[0].text.startswith("rank 2 is behind the others")
-
-
-def test_even_ranks_have_no_straggler():
-    """Ranks that are alike are left alone."""
-    rig = rig_of("straggler")
-    random = np.random.default_rng(0)
-    for batch in range(6):
-        for rank in range(4):
-            rows = [
-                (at, at * 0.1, {"step_seconds": 0.1, "phase/forward": float(random.normal(0.06, 0.002))})
-                for at in range(batch * 50, batch * 50 + 50)
-            ]
-            rig.engine.rows(rank, *records(rows))
-        assert rig.engine.evaluate(batch) == []
 
 
 @pytest.mark.promise("S1-063", "S2-055", "S3-036")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.stragglers.pace import RankTable
+from stepscope.analysis.stragglers.pace import StepTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class Job:
     usual: Mapping[str, float] = field(default_factory=lambda: USUAL)
     facts: Sequence[Mapping[str, float]] = ()
 
-    def table(self) -> RankTable:
+    def table(self) -> StepTable:
         """Return its steps: each rank waits in the meeting phase until the latest has come."""
         chance = np.random.default_rng(self.seed)
         shape = self.ranks, self.steps
@@ -47,4 +47,4 @@ class Job:
         phases[self.meets_in] = phases.get(self.meets_in, np.zeros(shape)) + own.max(axis=0) - own
         seconds = np.asarray(sum(phases.values(), np.zeros(shape)))
         nodes = [f"node-{rank // self.per_node}" for rank in range(self.ranks)]
-        return RankTable(range(self.ranks), np.arange(self.steps), seconds, phases, nodes, self.facts)
+        return StepTable(range(self.ranks), np.arange(self.steps), seconds, phases, nodes, self.facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from stepscope.analysis.diagnosis.pipeline import Operations, what_if
 from stepscope.importers.traces.pipeline_trace import read_operations
 from stepscope.sources.diagnosis import diagnose_operations
+from tests.analysis.pipeline_rig import Pipeline
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "bytedance-straggler-ST" / "trace-ST.parquet"
 STAGES, BATCHES, STEPS = 3, 4, 5
@@ -95,6 +97,54 @@ def test_the_smallest_part_that_explains_the_slowdown_is_named(
 def test_equal_replicas_are_no_finding() -> None:
     """A little noise of every pass is no straggler."""
     assert what_if(replicated({}, 0.01)).finding() is None
+
+
+SHAPES = [(2, 4, 4), (4, 4, 8), (8, 2, 8), (4, 1, 8), (1, 4, 8)]
+"""Replicas, stages and micro-batches."""
+FAULTS = {
+    "": {},
+    "stage": {"slow": {(-2, -1): 1.4}},
+    "worker": {"slow": {(-2, 0): 1.6}},
+    "replica": {"slow": {(-1, 0): 1.4}},
+    "work": {"lengths": 0.4},
+    "gc": {"pauses": 0.25},
+}
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+@pytest.mark.parametrize(("replicas", "stages", "batches"), SHAPES)
+def test_any_schedule_gives_its_slowdown_and_cause(cause: str, replicas: int, stages: int, batches: int) -> None:
+    """Within 1 % of a simulator of the schedule; a single stage or replica is never the cause."""
+    if (cause in ("worker", "replica") and replicas == 1) or (cause in ("stage", "replica") and stages == 1):
+        pytest.skip("there is nothing else to be slower than")
+    given = dict(FAULTS[cause])
+    if "slow" in given:  # -2 stands for the last stage
+        given["slow"] = {(stages - 1 if at == -2 else at, who): by for (at, who), by in given["slow"].items()}
+    operations, slowdown = Pipeline(replicas, stages, batches, **given).operations()
+    found = what_if(operations)
+    assert found.slowdown == pytest.approx(slowdown, rel=0.01)
+    finding = found.finding()
+    assert (finding.evidence["cause"] if finding is not None else "") == cause
+
+
+def test_a_collection_that_is_timed_by_itself_is_the_cause() -> None:
+    """One worker collects in one step, another in the next."""
+    plain, _ = Pipeline().operations()
+    at = list(itertools.product(range(12), range(2), range(4)))
+    steps, replicas, stages = (np.array(column) for column in zip(*at, strict=True))
+    paused = np.array([0.4 if (replica, stage) == (step % 2, step % 4) else 0.0 for step, replica, stage in at])
+    whole = Operations(
+        np.concatenate([plain.step, steps]),
+        np.concatenate([plain.replica, replicas]),
+        np.concatenate([plain.stage, stages]),
+        np.concatenate([plain.kind, np.array(["gc"] * len(at), object)]),
+        np.concatenate([plain.sequence, np.zeros(len(at), np.int64)]),
+        np.concatenate([plain.start, steps * 10 + 1.0]),
+        np.concatenate([plain.seconds, paused]),
+    )
+    finding = what_if(whole).finding()
+    assert finding is not None
+    assert finding.evidence["cause"] == "gc"
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published trace is not on this machine")

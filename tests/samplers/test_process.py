@@ -47,6 +47,19 @@ def test_a_rank(tmp_path):
     assert values["process/0/tree_requested_bytes_per_second"] == 4500
 
 
+def test_waiting_for_a_processor(tmp_path):
+    """The time that the main thread was ready to run and did not, where the kernel counts it."""
+    sampler = sampler_of(process(tmp_path, 100))
+    assert "process/0/run_wait_ratio" not in sampler.sample(0)
+    path = tmp_path / "proc" / "100" / "schedstat"
+    path.write_text("9000000000 1000000000 5\n")
+    assert "process/0/run_wait_ratio" not in sampler.sample(SECOND)
+    path.write_text("9000000000 1500000000 9\n")
+    assert sampler.sample(3 * SECOND)["process/0/run_wait_ratio"] == 0.25
+    path.write_text("nonsense\n")
+    assert "process/0/run_wait_ratio" not in sampler.sample(4 * SECOND)
+
+
 @pytest.mark.promise("S1-010")
 def test_tree_and_workers(tmp_path):
     """The tree is the rank with everything below it, children of children too; only workers count as such."""

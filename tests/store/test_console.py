@@ -22,6 +22,7 @@ from stepscope.store.console_segments import (
     segment_path,
 )
 from stepscope.store.layout import RunFolder
+from tests.golden import consoles
 from tests.store.recorded import Recorded
 
 if TYPE_CHECKING:
@@ -189,3 +190,10 @@ def test_a_line_has_the_step_that_its_rank_had_completed(tmp_path: Path) -> None
     lines = (line(number, time=float(time), rank=0) for number, time in enumerate(said))
     put(recorded.folder.path, 0, *lines, who=WHO._replace(rank=0))
     assert [one.step for one in recorded.past().console().lines] == [None, 1, 2]
+
+
+def test_the_golden_segment_is_written_and_read_as_ever() -> None:
+    """The records of the golden segment have the bytes that they had, and are read as they were."""
+    golden = consoles.FILE.read_bytes()
+    assert b"".join(encode_record(record, again=again) for record, again in consoles.RECORDS) == golden
+    assert [decode_record(one, consoles.WHO) for one in golden.splitlines()] == [one for one, _ in consoles.RECORDS]

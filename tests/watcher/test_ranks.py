@@ -22,7 +22,10 @@ class Steps:
     """A stall detector that counts what it is told."""
 
     def __init__(self):
-        self.rows = 0
+        self.rows, self.state = 0, "idle"
+
+    def quiet(self, now):
+        return 0.0
 
     def ended(self, times, began=None):
         return []

@@ -293,8 +293,8 @@ def test_a_process_whose_interpreter_is_kept_is_asked_by_the_signal(stuck, monke
     """Its thread asks for the lock in vain, so no frame moves: now the handler may read them."""
     monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.2)
     each = stuck(mode="keeping")
-    answer = until(lambda: (one := each.ask()) and one.stacks and one, "its stacks")
-    assert answer.source == "faulthandler"
+    answer = until(lambda: (one := each.ask()).source == "faulthandler" and one, "its stacks")
+    assert answer.why == asking.HELD_UP
     assert "keeping_the_interpreter" in functions(answer)
 
 

@@ -189,6 +189,30 @@ export interface FindingRow {
   rank: number | null;
 }
 
+/** The error that the others follow from; `rank` is the cause only if `ranks` has it. */
+export interface FirstErrorRow {
+  rank: number;
+  node: string;
+  time: number | null;
+  kind: string;
+  summary: string;
+  ranks: number[];
+  error: string;
+  lines: string[];
+  chain: string[];
+  others: FoldedErrorRow[];
+  confidence: number;
+  why: string;
+  step: number | null;
+}
+
+/** Errors of other ranks that follow from the first one. */
+export interface FoldedErrorRow {
+  ranks: number[];
+  line: string;
+  why: string;
+}
+
 /** A GPU with its last values. */
 export interface Gpu {
   index: number;
@@ -380,6 +404,31 @@ export interface PhaseShare {
   mean: number | null;
 }
 
+/** One line that a rank printed. */
+export interface PrintedLine {
+  time: number;
+  rank: number;
+  attempt: number;
+  node: string;
+  number: number;
+  stream: string;
+  text: string;
+  step: number | null;
+  is_open: boolean;
+  is_cut: boolean;
+}
+
+/** Lines of the consoles of a run, in the order of time. */
+export interface PrintedLines {
+  lines: PrintedLine[];
+  cursor: string;
+  more: boolean;
+  dropped: number;
+  problems: string[];
+  ranks: number[];
+  exists: boolean;
+}
+
 /** A quantity of several runs. */
 export interface Quantity {
   name: string;
@@ -508,6 +557,7 @@ export interface RunEnd {
   attempt: number;
   rank: number;
   traceback: string[];
+  first_error: FirstErrorRow | null;
   events: RankHappening[];
   steps: LastStep[];
 }
@@ -582,6 +632,7 @@ export interface RunLedger {
   paid_seconds: number;
   goodput_ratio: number | null;
   ranks: number;
+  read_ranks: number;
   steps: number;
   seconds: Record<string, number>;
   attempts: LedgerAttempt[];
@@ -755,6 +806,7 @@ export interface Wasted {
 export interface JsonRoutes {
   "/api/alerts": Alerts;
   "/api/compare": RunComparison;
+  "/api/console": PrintedLines;
   "/api/diagnosis": Diagnosis;
   "/api/events": Events;
   "/api/histograms": Histograms;

@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         _check_variables()
     try:
         code = options.run_command(options)
-        sys.stdout.flush()
+        print(end="", flush=True)  # there may be no standard output
     except StepscopeError as error:
         return _report(str(error), error.exit_code)
     except KeyboardInterrupt:

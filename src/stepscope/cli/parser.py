@@ -23,8 +23,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "get started": ("demo", "doctor"),
     "record a training": ("run", "profile"),
     "watch a training live": ("top", "serve", "monitor", "alerts"),
-    "look at runs": ("runs", "show", "ranks", "report", "sql"),
-    "find out why a run is slow or failing": ("diagnose", "trace", "ledger"),
+    "look at runs": ("runs", "show", "ranks", "logs", "report", "sql"),
+    "find out why a run is slow or failing": ("diagnose", "hang", "trace", "ledger"),
     "compare runs and stop regressions": ("compare", "baseline"),
     "exchange data with other tools": ("export", "tee", "import", "follow"),
     "maintain": ("gc", "completion"),
@@ -76,6 +76,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "stepscope ranks latest --what phase/forward --steps 1000:2000",
         "stepscope ranks latest --step 1234 --rank 17",
     ),
+    "logs": (
+        "stepscope logs latest",
+        "stepscope logs latest --rank 3,8-15 --grep nan --last 50",
+        "stepscope logs latest --since 1200 --until 1210",
+        "stepscope logs latest --follow",
+    ),
     "report": (
         "stepscope report latest --html report.html",
         "stepscope report latest --html r.html --png pictures --json r.json --markdown r.md",
@@ -84,6 +90,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "sql": ("stepscope sql \"SELECT run, min(value) FROM points WHERE name = 'loss' GROUP BY run\"",),
     "diagnose": ("stepscope diagnose latest", "stepscope diagnose trainer_state.json --json"),
+    "hang": ("stepscope hang latest", "stepscope hang latest --json", "stepscope hang dumps/ --json"),
     "ledger": ("stepscope ledger latest --price 2.5", "stepscope ledger latest --price aws/H100 --steps 100000"),
     "trace": (
         "stepscope trace rank0.pt.trace.json.gz",

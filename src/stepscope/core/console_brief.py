@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 
 class ConsoleBrief(NamedTuple):
-    """Whose console to keep, and where.
+    """Whose console to keep.
 
     The keeper finds its open files after `spawn.KEPT_FROM`: requests of the rank, answers to it, and for each stream
     where to read what the rank prints and where to write it on.
     """
 
-    run: str
-    """The run's folder."""
     rank: int
     attempt: int
     limit: int

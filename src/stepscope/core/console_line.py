@@ -16,7 +16,7 @@ class ConsoleLine(NamedTuple):
     number: int
     """Counts the lines of this rank and attempt from 0."""
     stream: str
-    """`out` or `err`; empty if both went to the same place, such as a terminal, and cannot be told apart."""
+    """`out` or `err`; empty if both went to the same place, such as a terminal: then it is unknown."""
     text: str
     """The line without its end. It has no secrets, and no control characters except tabs and colour codes."""
     is_open: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.redact import REDACTED, redact_text
 
 LONGEST_TEXT = 16 << 10
@@ -123,3 +124,12 @@ def _harmless(word: re.Match[str]) -> str:
 
 def _kept(text: str, *, is_cut: bool) -> tuple[str, bool]:
     return text[:LONGEST_TEXT], is_cut or len(text) > LONGEST_TEXT
+
+
+def for_terminal(text: str, *, in_colour: bool) -> str:
+    """Return a line for a terminal: with its colours or without, and with nothing else that acts on the terminal."""
+    parts = COLOUR.split(text.expandtabs())
+    colours = COLOUR.findall(text) if in_colour else [""] * (len(parts) - 1)
+    safe = [UNSAFE.sub(REPLACEMENT, part) for part in parts]
+    shown = safe[0] + "".join(colour + part for colour, part in zip(colours, safe[1:], strict=True))
+    return f"{shown}\x1b[0m" if any(colours) else shown

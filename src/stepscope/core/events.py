@@ -19,12 +19,15 @@ SHARED = frozenset(("checkpoint", "evaluation"))
 WATCHERS = frozenset(
     (
         *("stalled", "hung", "recovered", "ended", "stacks", "clock_jump", "alerting", "notification", "alert_request"),
+        *("flight_recorder", "nccl_ras", "hang_verdict"),
         *("alert_action", "alert_action_ended", "sampler_failed", "sampler_back", "sampler_slowed", "cgroup_oom_kill"),
         *("gpu_lost", "gpu_back", "gpu_throttled", "ecc_uncorrected", "xid"),
         *("gpu_driver_back", "gpu_driver_hung", "gpu_reader_ended"),
     )
 )
 """Kinds that only the watcher writes. Its events have no sequence; one with a sequence is the user's, marked or not."""
+HANG_VERDICT = "hang_verdict"
+"""Kind of the event with the one verdict on all ranks that stand still."""
 TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("rank", "attempt", "step", "sequence", "nodes", "threads"), (int,)),
     **dict.fromkeys(("time", "seconds", "until", "value", "compared", "ratio", "zero", "weights", "layers"), (float,)),

@@ -115,6 +115,8 @@ straggler/replica: check the machines of {who}: their devices, their network and
     its share of the data is harder
 straggler/uneven: give every rank the same amount of work: {who} gets more tokens or samples than the others; sort or
     pack by length, split batches by tokens, or move layers or experts
+straggler/gc: let all ranks collect garbage at the same step: gc.disable(), gc.freeze() once the model is loaded, and
+    gc.collect() every few hundred steps; keep fewer small Python objects alive
 straggler/work: micro-batches differ in their amount of work: pack sequences so that every micro-batch and every replica
     has about the same sum of squared lengths, or sort them by length first
 cpu_throttled: the cgroup's CPU quota throttles the training: raise the limit (cpu.max, --cpus, resources.limits.cpu),
@@ -174,6 +176,26 @@ hang: `stepscope show RUN` has the stacks at the point where it stopped; ranks t
     rank that is not in it
 hang/silent: check whether its process still runs; `py-spy dump --pid PID` shows where it stands. A training that is
     started with `stepscope run` records its stacks when it hangs
+hang/never_arrived: look at the line where the named rank stands: its data, its branch of the code, its input size;
+    ranks with different numbers of batches need torch.distributed.algorithms.join; then resume from the last checkpoint
+hang/desynchronised: make all ranks call the same collectives in the same order with the same shapes: look for
+    conditions on the rank or on data around the named lines; TORCH_DISTRIBUTED_DEBUG=DETAIL reports the first mismatch
+hang/collective_stuck: check network and devices of the ranks in that collective: link errors (ibstat, ethtool -S), Xid
+    messages in dmesg, `nvidia-smi`, NCCL_DEBUG=INFO; test with nccl-tests, and leave out nodes until it passes
+hang/dead_rank: find out why that rank ended (`stepscope show RUN`, its console, dmesg); the others wait for it until
+    their timeout: end the job, and resume from the last checkpoint
+hang/disk: check the file system of that node (df, mount, dmesg, the NFS or Lustre server); copy data and checkpoints to
+    a local disk; a process in state D cannot be killed until the file system answers
+hang/pipe: find the other end of the pipe: `ls -l /proc/PID/fd` on that node; a child process that was killed or waits
+    itself never writes to it
+hang/network: check the server that this rank talks to, and set a timeout for its requests
+hang/lock: find the thread or process that holds the lock: `py-spy dump --pid PID` on that node shows all threads; after
+    a fork, locks of other threads are never released (use spawn or forkserver)
+hang/gil: native code keeps the GIL: `py-spy dump --native --pid PID` shows the function; run it in a process of its
+    own, or release the GIL in it
+hang/debugger: a debugger or a breakpoint() holds this rank: continue or detach it, and take breakpoints out of the code
+hang/stopped: the process is stopped by a signal (SIGSTOP, SIGTSTP, SIGTTIN): find out who sent it; `kill -CONT PID` on
+    that node continues it
 crash: the traceback is in `stepscope show RUN`; resume from the last checkpoint once the cause is fixed
 crash/exit: the program set this exit code itself: its output says why; resume from the last checkpoint once that is
     fixed

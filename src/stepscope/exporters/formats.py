@@ -46,6 +46,7 @@ _TABLE = (
     ExportFormat("csv", ".csv", "one line per point", _CSV, write_wide=_CSV_WIDE),
     ExportFormat("json", ".json", "one document: run, metrics, points, events", _of("files.json", "write")),
     ExportFormat("jsonl", ".jsonl", "one JSON object per point", _of("files.json", "write_lines")),
+    ExportFormat("console", ".log", "what the ranks printed, one line each", _of("files.console_log", "write")),
     ExportFormat("grafana", ".json", "a dashboard of the run over Prometheus", _of("prometheus.grafana", "write")),
     ExportFormat("parquet", ".parquet", "the columns of the SQL view points", _PARQUET, FILE),
     ExportFormat("arrow", ".arrow", "an Arrow file (Feather), needs pyarrow", _ARROW, FILE),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.vocabulary import BY_NAME, gauge
-from stepscope.samplers.kernel import KernelFile, number
+from stepscope.samplers.kernel import Growth, KernelFile, number
 from stepscope.samplers.process_files import PAGE, ProcessFiles, ProcessSample, parse_children
 from stepscope.samplers.sampler import Sampler
 
@@ -147,6 +147,10 @@ METRICS = (
         "process/*/pss_bytes",
         "Memory of the rank's process, with shared pages divided among their users; once a minute, below 2 GiB.",
     ),
+    gauge(
+        "process/*/run_wait_ratio",
+        "Share of time in which the main thread of the rank's process was ready to run but waited for a CPU.",
+    ),
     gauge("process/*/threads", "Threads of the rank's process.", "threads"),
     gauge("process/*/open_files", "Open files, sockets and pipes of the rank's process.", "files"),
     gauge("process/*/read_bytes_per_second", "Bytes per second that the rank's process read from disks."),
@@ -201,6 +205,8 @@ class Trainer:
         self.rank, self.files = rank, ProcessFiles(proc, pid)
         self.descendants = Descendants(proc, self.files)
         self._statm = KernelFile(f"{proc}/{pid}/statm")
+        self._schedstat = KernelFile(f"{proc}/{pid}/schedstat")
+        self._waited = Growth()
         self.pss_due: int | None = None
         self._names: dict[str, str] = {}
         self._resident_seen = b""
@@ -220,6 +226,7 @@ class Trainer:
         values = {
             "cpu_ratio": look.cpu_ratio,
             "memory_bytes": float(self.memory),
+            "run_wait_ratio": self._run_wait(now),
             "threads": float(look.status.threads),
             "read_bytes_per_second": look.read_rate,
             "write_bytes_per_second": look.write_rate,
@@ -246,6 +253,15 @@ class Trainer:
             return number(data.split(None, 2)[1]) * PAGE
         except (OSError, IndexError):
             return look.status.pages * PAGE
+
+    def _run_wait(self, now: int) -> float | None:
+        """Return the share of time in which the main thread waited for a CPU; None if the kernel does not count it."""
+        try:
+            words = self._schedstat.read_same().split()
+            rates = self._waited.of("", (number(words[1]),), now)
+        except (OSError, IndexError, ValueError):  # built without CONFIG_SCHED_INFO, or it has just ended
+            return None
+        return None if rates is None else rates[0] / 1e9
 
     def _below(self, look: ProcessSample, members: list[Member]) -> dict[str, float | None]:
         workers = self.descendants.workers(members, self.files.command(look.status.name)) if members else {}

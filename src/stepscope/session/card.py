@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING, TextIO
 
 from stepscope.core.command_line import typed
@@ -40,6 +41,13 @@ LABEL = 9
 COMMANDS = ("look", "", "page")
 """Labels of commands to type."""
 WIDEST = 100
+
+
+def load() -> None:
+    """Import what `show` needs; at the exit of the process, an import would change the exit code of a Ctrl-C."""
+    names = ["store.states", "views.event_list", *(["store.decode"] if "numpy" in sys.modules else [])]
+    for name in names:
+        import_module(f"stepscope.{name}")
 
 
 def show(

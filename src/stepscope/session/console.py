@@ -118,7 +118,7 @@ class ConsoleCapture:
 
 
 def capture(run: str, rank: int, attempt: int, limit: int) -> ConsoleCapture | None:
-    """Start to keep what this process prints, at most `limit` bytes of it; None if it prints nowhere.
+    """Start to keep what this process prints, at most `limit` bytes of it in a run; None if it prints nowhere.
 
     Raises OSError or SpawnError if that is impossible; then everything is as it was.
     """
@@ -129,9 +129,9 @@ def capture(run: str, rank: int, attempt: int, limit: int) -> ConsoleCapture | N
             return None
         asks_read, asks = _pipe(opened)
         answers, answers_write = _pipe(opened)
-        brief = ConsoleBrief(run, rank, attempt, limit, tuple(channel.stream for channel in channels))
+        brief = ConsoleBrief(rank, attempt, limit, tuple(channel.stream for channel in channels))
         ends = [end for channel in channels for end in (channel.source, channel.original)]
-        start_detached(KEEPER, brief.encode(), keep=[asks_read, answers_write, *ends])
+        start_detached(KEEPER, run, brief.encode(), keep=[asks_read, answers_write, *ends])
         for descriptor in (asks_read, answers_write):
             opened.remove(descriptor)
             os.close(descriptor)

@@ -14,11 +14,12 @@ from stepscope.analysis.cost.logged_time import Logged
 from stepscope.core.events import ours
 from stepscope.store.curves import spans
 from stepscope.store.layout import RunFolder
+from stepscope.store.parquet import Selection
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import read_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from stepscope.core.arrays import Floats, Integers
     from stepscope.store.points import Points
@@ -28,20 +29,27 @@ if TYPE_CHECKING:
 STEP, PHASE = "step_seconds", "phase/"
 OWN = "stepscope"
 """Format of our own exports: Stepscope recorded the runs in them."""
+FEWEST_RANKS = 32
+"""Ranks that stand for all of a run, at the least."""
 MOST_LOGGED = 8
 """Metrics to search for the times of steps, in a log that has no step times."""
 
 
-def attempts_of(past: Past) -> list[Attempt]:
-    """Return every rank of every attempt of a run."""
+def attempts_of(past: Past, ranks: Collection[int] | None = None) -> list[Attempt]:
+    """Return every rank of every attempt of a run; of a run that we recorded only these ranks, if any are given."""
     if is_foreign(past):
         return _logged_attempts(past)
     names = past.names()
-    rows = past.points([STEP, *(name for name in names if name.startswith(PHASE))]) if STEP in names else None
+    timed = {STEP, *(name for name in names if name.startswith(PHASE))}
+    chosen = Selection(timed, ranks)
+    rows = past.read(lambda snapshot, connection: snapshot.points(chosen, connection)) if STEP in names else None
     steps = {} if rows is None else _by_rank(rows)
     events = ours(past.events())
     known: dict[tuple[int, int], tuple[NodeState, RankState]] = {
-        (number, node.attempt): (node, rank) for node in nodes_of(past) for number, rank in node.ranks.items()
+        (number, node.attempt): (node, rank)
+        for node in nodes_of(past)
+        for number, rank in node.ranks.items()
+        if ranks is None or number in ranks
     }
     found = []
     for key in sorted({*known, *steps}, key=lambda key: (key[1], key[0])):
@@ -54,6 +62,18 @@ def attempts_of(past: Past) -> list[Attempt]:
         stalls = stalls_of(own, ended)
         found.append(Attempt(key[1], key[0], started, ended, state, end, seconds, step, phases, stalls))
     return found
+
+
+def some_ranks(past: Past, most: int) -> list[int] | None:
+    """Return ranks of whole nodes, evenly chosen, that have about `most` steps together; None if all have no more."""
+    steps = counts_of(past).get(STEP, 0)
+    nodes = [sorted(node.ranks) for node in sorted(nodes_of(past), key=lambda node: min(node.ranks, default=0))]
+    total = len({rank for ranks in nodes for rank in ranks})
+    if steps <= most or total < FEWEST_RANKS:
+        return None
+    kept = max(FEWEST_RANKS, total * most // steps)
+    every = max(1, total // kept)
+    return sorted({rank for ranks in nodes[::every] for rank in ranks}) if every > 1 else None
 
 
 def is_foreign(past: Past) -> bool:

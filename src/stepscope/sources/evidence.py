@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, by_canonical, canonical
 from stepscope.sources.attempts import PHASE, STEP, at_keys, attempts_of, counts_of, is_foreign, logged_series, nodes_of
+from stepscope.sources.first_error import first_error_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +65,7 @@ def evidence_of(past: Past) -> Evidence:
         _processors(past.meta, series),
         str(past.meta["imported"].get("format") or "") if is_foreign(past) else "",
         {rank: node.node for node in nodes_of(past) if node.attempt == last for rank in node.ranks},
+        first_error=first_error_of(past),
     )
 
 
@@ -79,22 +82,29 @@ def _long(past: Past, counts: Mapping[str, int], attempt: int) -> list[RankSteps
     whole = blocks.get(STEP)
     if whole is None:
         return []
-    found = []
-    for rank in np.unique(whole.rank[whole.attempt == attempt]).tolist():
-        own = whole.select((whole.rank == rank) & (whole.attempt == attempt))
-        weight = own.count.astype(np.float64)
-        parts = {
-            name.removeprefix(PHASE): part.select((part.rank == rank) & (part.attempt == attempt))
-            for name, part in blocks.items()
-            if name != STEP and part is not None
-        }
-        measured = max((int(part.count.sum()) for part in parts.values()), default=0)
-        scale = float(weight.sum()) / measured if measured else 1.0
-        phases = {
-            phase: _spread(part, own) / weight * (1.0 if phase in RARE else scale) for phase, part in parts.items()
-        }
-        found.append(RankSteps(int(rank), own.last_step, own.last_time / 1e6, own.mean, phases, weight))
-    return found
+    parts = {
+        name.removeprefix(PHASE): _by_rank_of(part, attempt)
+        for name, part in blocks.items()
+        if name != STEP and part is not None
+    }
+    return [_blocks_of(rank, own, parts) for rank, own in _by_rank_of(whole, attempt).items()]
+
+
+def _by_rank_of(blocks: Blocks, attempt: int) -> dict[int, Blocks]:
+    """Return the blocks of each rank in an attempt; the blocks are sorted by rank and attempt."""
+    own = blocks.select(blocks.attempt == attempt)
+    starts: list[int] = np.flatnonzero(np.diff(own.rank, prepend=-(2**31))).tolist() if len(own) else []
+    return {int(own.rank[first]): own.select(slice(first, last)) for first, last in pairwise([*starts, len(own)])}
+
+
+def _blocks_of(rank: int, own: Blocks, parts: Mapping[str, Mapping[int, Blocks]]) -> RankSteps:
+    """Return the steps of one rank as blocks."""
+    weight = own.count.astype(np.float64)
+    mine = {phase: part[rank] for phase, part in parts.items() if rank in part}
+    measured = max((int(part.count.sum()) for part in mine.values()), default=0)
+    scale = float(weight.sum()) / measured if measured else 1.0
+    phases = {phase: _spread(part, own) / weight * (1.0 if phase in RARE else scale) for phase, part in mine.items()}
+    return RankSteps(rank, own.last_step, own.last_time / 1e6, own.mean, phases, weight)
 
 
 def _spread(part: Blocks, rows: Blocks) -> Floats:
@@ -137,12 +147,15 @@ def _tracks(points: Series, attempt: int, factor: float) -> dict[int, Track]:
         rank, of = (np.concatenate([column, column[bad]]) for column in (blocks.rank, blocks.attempt))
         order = np.lexsort((when, of, rank))
         step, when, value, rank, of = step[order], when[order], value[order], rank[order], of[order]
-    found = {}
-    for one in np.unique(rank).tolist():
-        kept = (rank == one) & (of == attempt)
-        if kept.any():
-            found[int(one)] = Track(step[kept], when[kept], value[kept] * factor)
-    return found
+    mine = of == attempt
+    step, when, value, rank = step[mine], when[mine], value[mine] * factor, rank[mine]
+    order = np.argsort(rank, kind="stable")
+    step, when, value, rank = step[order], when[order], value[order], rank[order]
+    starts: list[int] = np.flatnonzero(np.diff(rank, prepend=-(2**31))).tolist() if len(rank) else []
+    return {
+        int(rank[first]): Track(step[first:last], when[first:last], value[first:last])
+        for first, last in pairwise([*starts, len(rank)])
+    }
 
 
 def _processors(meta: Mapping[str, Any], series: Mapping[str, Mapping[int, Track]]) -> float | None:

@@ -121,6 +121,15 @@ class BlockCache:
                 self._units.move_to_end(key)
             return found
 
+    def blocks(self, key: _Key) -> Blocks | None:
+        """Return the blocks that were kept as the result of a query."""
+        found = self.get(key)
+        return None if found is None else _Kept.joined([str(key[0])], [(0, found.stored)])
+
+    def keep(self, key: _Key, blocks: Blocks) -> None:
+        """Keep the result of a query, blocks of a single metric whose name begins the key."""
+        self.put(key, _Unit(_Kept.of(blocks), None))
+
     def put(self, key: _Key, unit: _Unit) -> None:
         """Add an entry and drop the least recently used ones."""
         size = unit.bytes

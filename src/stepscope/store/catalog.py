@@ -205,8 +205,11 @@ def run_info(path: Path) -> RunInfo:
     nodes, _ = read_nodes(folder)
     state, cause = overall(nodes)
     ranks = [rank for node in nodes for rank in node.ranks.values()]
-    started = min((rank.started for rank in ranks if rank.started), default=None)
-    ended = max([rank.ended or 0 for rank in ranks] + [node.time for node in nodes if not node.ended], default=0)
+    started = min(
+        (node.true(rank.started) for node in nodes for rank in node.ranks.values() if rank.started), default=None
+    )
+    ends = [node.true(rank.ended) for node in nodes for rank in node.ranks.values() if rank.ended]
+    ended = max([*ends, *(node.true(node.time) for node in nodes if not node.ended)], default=0)
     duration = (ended - started) / 1e6 if started and ended else None
     step = max((rank.step for rank in ranks if rank.step is not None), default=None)
     created = meta.get("created", 0) / 1e6

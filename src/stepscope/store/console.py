@@ -85,6 +85,11 @@ def has_consoles(folder: RunFolder) -> bool:
     return bool(segments.find_segments(folder))
 
 
+def console_ranks(folder: RunFolder) -> list[int]:
+    """Return the ranks of which lines were kept, in order."""
+    return sorted({who.rank for who in segments.find_segments(folder)})
+
+
 def read_console(folder: RunFolder, query: ConsoleQuery) -> ConsoleAnswer:
     """Return the lines that a query selects; their `step` is left out (`Past.console` adds it).
 

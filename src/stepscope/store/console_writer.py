@@ -39,9 +39,7 @@ class SegmentWriter:
 
     def _open(self) -> None:
         path = segment_path(self._folder, self._who, self._number)
-        if not self._folder.is_dir():
-            raise FileNotFoundError(f"the run's folder {self._folder} is gone")
-        path.parent.parent.mkdir(mode=0o700, exist_ok=True)
+        path.parent.parent.mkdir(mode=0o700, exist_ok=True)  # fails if the run was deleted: it is not made again
         path.parent.mkdir(mode=0o700, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         while True:

@@ -9,7 +9,7 @@ where the range holds few.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from stepscope.store.parquet import Selection
 from stepscope.store.points import Points, distinct, series_bounds, series_starts
 from stepscope.store.pyramid import LEVELS, Blocks, build, ordered
 from stepscope.store.sealed import read_blocks, read_points
-from stepscope.store.series import reduced
+from stepscope.store.series import by_name, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -32,12 +32,16 @@ if TYPE_CHECKING:
 
     Ends = tuple[int, int]
 
+MOST_BUILT = 1 << 19
+"""Maximum points of metrics of many curves that are read singly: a bucket of each takes 200 bytes."""
+FOLDED_AT_ONCE = 1 << 22
+"""Points of metrics whose ranks are folded together; their blocks take 13 MiB."""
 MOST_POINTS = 1 << 21
 """Maximum points that one query reads singly, over all metrics; beyond it, metrics are read in blocks."""
 ROOM = 1 << 16
 """Maximum buckets of all curves of one metric together; beyond it, each curve gets fewer."""
-FEWER = 4
-"""A quarter of the buckets is enough for each of many curves: reading their points takes much longer."""
+FEWER = 8
+"""An eighth of the buckets is enough for each of many curves: reading their points takes much longer."""
 LEAST = 16
 """Buckets that each curve gets, however many there are."""
 
@@ -82,15 +86,52 @@ def curves(past: CurveReader, ask: Ask) -> Curves:
     """Return the curves of a run; names it does not have are left out."""
 
     def read(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[Curves, list[str]]:
+        if ask.fold:
+            return _folded(snapshot, connection, ask, past.cache)
         points, blocks, problems = select(snapshot, connection, ask, past.cache, per_curve=True)
         whole, cut = _divided(points, ask.points)
         joined = ordered(Blocks.concat([part for part in (cut, blocks) if len(part)]))
-        if ask.fold:
-            every = Blocks.concat([build(whole, 1), joined]) if len(whole) else joined
-            return Curves(Points.empty(), fold(every, ask), folded=True), problems
         return Curves(whole, thinned(joined, ask.points)), problems
 
     return past.read(read)
+
+
+def _folded(
+    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask, cache: BlockCache | None
+) -> tuple[Curves, list[str]]:
+    """Fold the ranks of some metrics, few at a time: the blocks of hundreds of ranks are many.
+
+    Those of large metrics are not cached, but what they fold to is.
+    """
+    large = {name for name in ask.names if snapshot.sealed_count(name) > FOLDED_AT_ONCE}
+    keys = {name: _fold_key(snapshot, ask, name) for name in large} if cache is not None else {}
+    kept = {name: cache.blocks(key) for name, key in keys.items() if key is not None} if cache is not None else {}
+    found = {name: blocks for name, blocks in kept.items() if blocks is not None}
+    problems: list[str] = []
+    for names in (large - found.keys(), set(ask.names) - large):
+        one = replace(ask, names=tuple(names))
+        reading = _Reading(snapshot, connection, one, None if names <= large else cache, per_curve=True)
+        for points, blocks in reading.portions():
+            parts = [part for part in (build(points, 1), blocks) if len(part)]
+            found |= by_name(fold(Blocks.concat(parts), one))
+        problems += reading.problems
+    if cache is not None and not problems:
+        for name, key in keys.items():
+            if key is not None and kept[name] is None and name in found:
+                cache.keep(key, found[name])
+    return Curves(Points.empty(), ordered(Blocks.concat(list(found.values()))), folded=True), problems
+
+
+def _fold_key(snapshot: Snapshot, ask: Ask, name: str) -> tuple[Any, ...] | None:
+    """Return what the folded curve of a metric depends on; None while it has rows that are not sealed."""
+    if len(snapshot.tail_points(Selection((name,)))):
+        return None
+    facts = [(unit.path, unit.path.stat()) for unit in snapshot.holding((name,))]
+    return (
+        name,
+        replace(ask, names=()),
+        tuple((str(path), fact.st_ino, fact.st_size, fact.st_mtime_ns) for path, fact in facts),
+    )
 
 
 def select(
@@ -148,14 +189,35 @@ class _Reading:
 
     def read(self) -> tuple[Points, Blocks]:
         """Return the points of names that have few, and blocks of the others."""
+        portions = list(self.portions(every=True))
+        points = next((points for points, _ in portions if len(points)), Points.empty())
+        return points, ordered(Blocks.concat([blocks for _, blocks in portions if len(blocks)]))
+
+    def portions(self, *, every: bool = False) -> Iterator[tuple[Points, Blocks]]:
+        """Yield points of some names, then blocks of others: of at most FOLDED_AT_ONCE points, or of one name.
+
+        With `every`, all names of a level are read together.
+        """
         known = self._snapshot.counts()
         fine, levels = self._levels({name for name in self._ask.names if name in known})
-        points = Points.empty()
         if fine:
             points, problems = self._snapshot.points(replace(self._selection, names=fine), self._connection)
             self.problems += problems
-        blocks = Blocks.concat([self._blocks(level, some) for level, some in levels.items()])
-        return points, ordered(blocks)
+            yield points, Blocks.empty()
+        for level, some in levels.items():
+            for names in [some] if every else self._batches(some):
+                yield Points.empty(), self._blocks(level, names)
+
+    def _batches(self, names: Collection[str]) -> Iterator[set[str]]:
+        batch, total = set[str](), 0
+        for name in sorted(names):
+            count = self._snapshot.sealed_count(name)
+            if batch and total + count > FOLDED_AT_ONCE:
+                yield batch
+                batch, total = set(), 0
+            batch.add(name)
+            total += count
+        yield batch
 
     def _levels(self, names: set[str]) -> tuple[set[str], dict[int, set[str]]]:
         """Return the names whose single points are read, and those of each pyramid level."""
@@ -169,7 +231,7 @@ class _Reading:
             fit = [size for size in LEVELS if inside[name] / size >= wanted[name]]
             if fit:
                 levels.setdefault(max(fit), set()).add(name)
-            elif inside[name] > MOST_POINTS // len(long) or inside[name] * FEWER > wanted[name] * LEVELS[0] > single:
+            elif inside[name] > MOST_BUILT // len(long) or inside[name] * FEWER > wanted[name] * LEVELS[0] > single:
                 levels.setdefault(LEVELS[0], set()).add(name)
             else:
                 fine.add(name)
@@ -202,7 +264,7 @@ class _Reading:
         return inside, wanted
 
     def _read_blocks(self, level: int, names: Collection[str]) -> Blocks:
-        units = self._snapshot.holding(names, self._ask.times)
+        units = self._snapshot.holding(names, self._ask.times, self._ask.ranks)
         selection = replace(self._selection, names=names, level=level)
         blocks, problems = read_blocks(units, selection, connection=self._connection, cache=self._cache)
         self.problems += map(str, problems)
@@ -241,7 +303,7 @@ class _Reading:
     def _touched(self, cut: Blocks, left: NDArray[np.bool_], names: set[str]) -> list[SealedUnit]:
         """Return the units that the blocks at either end may come from: opening a file costs most."""
         times = [(int(cut.low_time[end].min()), int(cut.high_time[end].max())) for end in (left, ~left) if end.any()]
-        return [unit for unit in self._snapshot.holding(names) if any(map(unit.overlaps, times))]
+        return [unit for unit in self._snapshot.holding(names, ranks=self._ask.ranks) if any(map(unit.overlaps, times))]
 
 
 def _of_blocks(points: Points, blocks: Blocks) -> NDArray[np.bool_]:

@@ -51,9 +51,17 @@ class Snapshot:
         """Return how many points of a name are sealed."""
         return sum(unit.names.get(name, 0) for unit in self.units)
 
-    def holding(self, names: Collection[str] | None, times: tuple[int, int] | None = None) -> list[SealedUnit]:
-        """Return the units that hold any of these names and overlap the range of times."""
+    def holding(
+        self,
+        names: Collection[str] | None,
+        times: tuple[int, int] | None = None,
+        ranks: Collection[int] | None = None,
+    ) -> list[SealedUnit]:
+        """Return the units that may hold any of these names and ranks, and overlap the range of times."""
         units = self.units if times is None else [unit for unit in self.units if unit.overlaps(times)]
+        if ranks is not None:
+            wanted = {str(rank) for rank in ranks}
+            units = [unit for unit in units if not wanted.isdisjoint(unit.last_seq)]
         return [unit for unit in units if names is None or any(name in unit.names for name in names)]
 
     def tail_points(self, selection: Selection) -> Points:
@@ -73,7 +81,7 @@ class Snapshot:
 
     def points(self, selection: Selection, connection: duckdb.DuckDBPyConnection | None) -> tuple[Points, list[str]]:
         """Return the selected points of units and tails, each once and in order, and what could not be read."""
-        units = self.holding(selection.names, selection.time_range)
+        units = self.holding(selection.names, selection.time_range, selection.ranks)
         sealed, problems = read_points(units, selection, connection=connection) if units else (Points.empty(), [])
         tail = self.tail_points(selection)
         return distinct(Points.concat([sealed, tail]) if len(tail) else sealed), [str(problem) for problem in problems]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import time
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.clock import boot_id
 from stepscope.core.endings import INTERRUPTED, PROBABLY_OUT_OF_MEMORY
 from stepscope.core.numbers import format_bytes
+from stepscope.store.beats import ServerClock, ahead_of_server
 from stepscope.store.layout import RunFolder, Writer, age_of, replace
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ MOST_FILES, MOST_RANKS = 4096, 50_000
 """Maximum node files, and ranks over all nodes, read of one run; no real run has more."""
 MOST_BYTES = 1 << 24
 """Maximum bytes of a node's file."""
+COMPUTED = ("ahead_seconds",)
+"""Fields of a node that are not in its file."""
+_SERVER_CLOCK = ServerClock()
 HIGHEST = 2**31 - 1
 """The highest rank or attempt number; the lowest is its negative."""
 
@@ -52,12 +57,20 @@ class RankState:
     """Microseconds since 1970 UTC."""
     ended: int | None = None
     """Microseconds since 1970 UTC; None while it runs."""
+    stall: str = ""
+    """stalled or hung, as its watcher sees it; empty while it moves."""
     inferred: bool = False
     """Whether the end was inferred afterwards rather than observed."""
     memory: int | None = None
     """Resident bytes of its processes at the last sample."""
     memory_limit: int | None = None
     """Memory limit of its cgroup in bytes."""
+    own_seconds: float | None = None
+    """Seconds of a usual step in which it does not wait for other ranks, in its newest steps; None if unknown."""
+    usual_seconds: float | None = None
+    """Seconds of a usual step, in its newest steps; None if unknown."""
+    pace: dict[str, Any] = field(default_factory=dict)
+    """Its timing in the newest steps, as `stepscope.analysis.stragglers.pace.StepTiming.of` reads it."""
 
 
 @dataclass
@@ -75,10 +88,13 @@ class NodeState:
     ranks: dict[int, RankState] = field(default_factory=dict)
     wrong: str = ""
     """The critical alert at the time when the last rank ended; empty if there was none."""
+    ahead_seconds: float = 0.0
+    """By how much its clock is ahead of the file server's; not stored, but found by `read_nodes`."""
 
     def save(self, folder: RunFolder) -> None:
         """Replace the node's file; raise OSError if that fails."""
-        facts = {**self.__dict__, "ranks": {str(rank): state.__dict__ for rank, state in self.ranks.items()}}
+        kept = {key: value for key, value in self.__dict__.items() if key not in COMPUTED}
+        facts = {**kept, "ranks": {str(rank): state.__dict__ for rank, state in self.ranks.items()}}
         replace(folder.node_file(Writer(self.node, self.attempt)), json.dumps(facts).encode())
 
     @classmethod
@@ -105,7 +121,14 @@ class NodeState:
         """
         if self.boot_id and self.boot_id == boot_id():
             return (time.monotonic_ns() - self.monotonic_ns) / 1e9
-        return time.time() - path.stat().st_mtime
+        changed = path.stat().st_mtime
+        silent = time.time() - changed
+        # Only in doubt: a reader whose clock is ahead must not take every node for lost.
+        return silent if silent <= LOST_AFTER else _SERVER_CLOCK.now(path.parent) - changed
+
+    def true(self, moment: int) -> float:
+        """Return a time of this node, in microseconds since 1970, by the clock that all nodes share."""
+        return moment - self.ahead_seconds * 1e6
 
 
 _TYPES: dict[str, Any] = {
@@ -114,6 +137,7 @@ _TYPES: dict[str, Any] = {
     "bool": bool,
     "int | None": (int, type(None)),
     "float | None": (int, float, type(None)),
+    "dict[str, Any]": dict,
 }
 
 
@@ -131,7 +155,7 @@ def _known(cls: type, facts: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _fields(cls: type) -> tuple[tuple[str, str], ...]:
     """Return name and type of each field except the ranks."""
-    return tuple((one.name, str(one.type)) for one in fields(cls) if one.name != "ranks")
+    return tuple((one.name, str(one.type)) for one in fields(cls) if one.name not in {"ranks", *COMPUTED})
 
 
 def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
@@ -141,6 +165,7 @@ def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
     paths = sorted((folder.path / "nodes").glob("[!.]*.json"))
     if len(paths) > MOST_FILES:
         problems.append(f"nodes: {len(paths) - MOST_FILES} of {len(paths)} files were passed over: too many for a run")
+    changed: list[float] = []
     count = 0
     for path in paths[:MOST_FILES]:
         try:
@@ -151,13 +176,20 @@ def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
                 break
             if not node.ended and node.silent_seconds(path) > LOST_AFTER:
                 _mark_lost(node.ranks.values())
+            changed.append(path.stat().st_mtime)
             nodes.append(node)
         except (OSError, ValueError, TypeError, RecursionError) as error:
             problems.append(f"{path.name}: {error}")
+    for node, seconds in zip(nodes, ahead_of_server(list(zip(_beats(nodes), changed, strict=True))), strict=True):
+        node.ahead_seconds = seconds
     if not nodes and not problems and age_of(folder.run_file, time.time()) > LOST_AFTER:
         cause = "it ended before a watcher came, or nobody could write to its folder"
         nodes.append(NodeState("", 0, ended=True, ranks={0: RankState("lost", cause, inferred=True)}))
     return nodes, problems
+
+
+def _beats(nodes: Iterable[NodeState]) -> list[float]:
+    return [node.time / 1e6 for node in nodes]
 
 
 def unseen_end(rank: RankState) -> tuple[str, str]:
@@ -185,7 +217,7 @@ def overall(nodes: list[NodeState]) -> tuple[str, str]:
     last = max((node.attempt for node in nodes), default=0)
     current = [node for node in nodes if node.attempt == last]
     ranks = [rank for node in current for rank in node.ranks.values()]
-    bad = [rank for rank in ranks if rank.state in ABNORMAL]
+    bad = [(node, rank) for node in current for rank in node.ranks.values() if rank.state in ABNORMAL]
     if bad:
         shown = _decisive(bad)
         return shown.state, shown.cause
@@ -194,11 +226,16 @@ def overall(nodes: list[NodeState]) -> tuple[str, str]:
     return "running", ""
 
 
-def _decisive(bad: list[RankState]) -> RankState:
-    """Return the rank that determines how the run ended: the first to end, unless a launcher ended it after Ctrl-C."""
-    first = min(bad, key=lambda rank: rank.ended or 2**62)
+def _decisive(bad: list[tuple[NodeState, RankState]]) -> RankState:
+    """Return the rank that determines how the run ended: the first to end, unless a launcher ended it after Ctrl-C.
+
+    Ends on different nodes are compared without the differences of their clocks.
+    """
+    ends = [math.inf if rank.ended is None else node.true(rank.ended) for node, rank in bad]
+    began = min(range(len(bad)), key=ends.__getitem__)
+    first = bad[began][1]
     if first.ended is None or not first.cause.startswith("killed by SIGTERM"):
         return first
-    until = first.ended + INTERRUPT_SECONDS * 1e6
-    by_hand = (rank for rank in bad if rank.state == INTERRUPTED and rank.ended is not None and rank.ended < until)
+    until = ends[began] + INTERRUPT_SECONDS * 1e6
+    by_hand = (rank for (_, rank), end in zip(bad, ends, strict=True) if rank.state == INTERRUPTED and end < until)
     return next(by_hand, first)

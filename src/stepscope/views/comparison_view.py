@@ -11,6 +11,7 @@ from stepscope.sources.attempts import counts_of
 from stepscope.sources.groups import flat, of_past
 from stepscope.views.run_head import step_time
 from stepscope.views.run_list import row
+from stepscope.views.sums import sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,6 +85,6 @@ def _difference(item: Compared | None) -> dict[str, Any] | None:
 
 
 def _phases(past: Past) -> list[dict[str, Any]]:
-    found = step_time(past, counts_of(past))
+    found = step_time(past, counts_of(past), sums_of(past))
     kept = ("phase", "seconds", "share", "mean")
     return [] if found is None else [{key: phase[key] for key in kept} for phase in found["phases"]]

@@ -20,11 +20,11 @@ from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import StepscopeError
 from stepscope.core.remedies import remedy
 from stepscope.core.ring import NO_STEP
-from stepscope.sources.attempts import attempts_of, is_foreign, nodes_of, series_in
-from stepscope.views.buckets import buckets_of
+from stepscope.sources.attempts import attempts_of, is_foreign, nodes_of, series_in, some_ranks
+from stepscope.views.sums import sums_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from stepscope.analysis.cost.prices import Price, PriceTable
     from stepscope.analysis.finding import Finding
@@ -39,6 +39,8 @@ DISK_SECONDS = 600.0
 """Minimum time a disk must be observed before we predict when it fills up."""
 MEMORY = {("gpu", "memory_used_bytes"), ("process", "tree_memory_bytes")}
 """Group and last part of the metrics that are searched for a leak."""
+MOST_STEPS = 400_000
+"""Steps that are read; of a run of more, the ledger is that of ranks on some nodes, evenly chosen."""
 MOST_READINGS = 20_000
 """Maximum readings of a memory series searched for a leak; more are joined."""
 REMEDIES = {
@@ -55,6 +57,7 @@ DEFINITIONS = {
     "seconds": "seconds of the wall clock by class, mean over the ranks; they sum to wall_seconds",
     "money": "seconds of the class / 3600 * devices * price; nothing for the class `away`",
     "joules": "what the meters counted in each span of time, split like the span",
+    "read_ranks": "ranks whose steps were read: of a run of very many steps, those of some nodes stand for all",
     "goodput_ratio": "productive seconds / seconds for which the machine was held",
     "classes": "what is in each class",
     "imported": "format of the log that it comes from; without `timed` the wall clock is the sum of what the log tells",
@@ -75,16 +78,19 @@ class LedgerOptions:
 
 def account(past: Past, question: LedgerOptions) -> dict[str, Any]:
     """Return the ledger of a run as plain data: time, money, energy, forecasts, advice, and the definitions."""
-    attempts = attempts_of(past)
+    some = None if is_foreign(past) else some_ranks(past, MOST_STEPS)
+    attempts = attempts_of(past, some)
     ledger = charge(attempts)
     sampled = _sampled(past)
     devices = sampled.gpus or max(1, len({node.node for node in nodes_of(past)}))
     grams = question.table.region(question.region) if question.region else None
     used = energy.measure(ledger, meters_of(past, sampled.names), grams, question.region)
     price, usage = question.price, _usage(ledger, attempts, sampled, question.price)
-    advice = [*_exhaustion(past, sampled), *sizing.advise(usage, question.table)]
+    advice = [*_exhaustion(past, sampled, some), *sizing.advise(usage, question.table)]
     return {
         **ledger.facts(),
+        "ranks": ledger.ranks if some is None else len({rank for node in nodes_of(past) for rank in node.ranks}),
+        "read_ranks": ledger.ranks,
         "imported": _source(past),
         "devices": devices,
         "device": "gpu" if sampled.gpus else "machine",
@@ -123,29 +129,29 @@ def _sampled(past: Past) -> _Sampled:
     groups = ("gpu/", "power/", "process/", "cpu/", "memory/", "cgroup/", "disk/free_bytes")
     names = [name for name in past.names() if name.startswith(groups) and "/worker/" not in name]
     mean, most, cards = {}, {}, set()
-    for name, series in past.overview(names, points=500).items():
-        one = buckets_of(series)
+    for name, one in sums_of(past, names).items():
         average, highest = one.average(), one.highest()
         if average is None or highest is None:
             continue
         mean[name], most[name] = average, highest
         parts = name.split("/")
         if parts[0] == "gpu" and len(parts) == 3 and parts[1].isdecimal():
-            cards |= {(parts[1], int(rank)) for rank in np.unique(series.rank) if rank < 0}
+            cards |= {(parts[1], int(rank)) for rank in np.unique(one.rank) if rank < 0}
     return _Sampled(names, mean, most, len(cards))
 
 
 def meters_of(past: Past, names: Sequence[str]) -> list[tuple[str, energy.Meter]]:
     """Return the power meters of a run: of the whole machine if there is one, else of GPUs, CPUs and memory."""
     chosen = dict(_meter_names(set(names)))
-    samples: dict[tuple[str, int], list[Points]] = {}
-    for name, (rank, _), part in series_in(past.points(list(chosen))) if chosen else ():
-        samples.setdefault((name, rank), []).append(part)  # a counter continues from attempt to attempt
     found = []
-    for (name, _), parts in samples.items():
-        time, value = (np.concatenate([getattr(part, key) for part in parts]) for key in ("time", "value"))
+    for name, label in chosen.items():  # one after another: hundreds of nodes have many samples
+        samples: dict[int, list[Points]] = {}
+        for _, (rank, _), part in series_in(past.points([name])):
+            samples.setdefault(rank, []).append(part)  # a counter continues from attempt to attempt
         make = energy.from_counter if name.endswith("_joules_total") else energy.from_power
-        found.append((chosen[name], make(time / 1e6, value)))
+        for parts in samples.values():
+            time, value = (np.concatenate([getattr(part, key) for part in parts]) for key in ("time", "value"))
+            found.append((label, make(time / 1e6, value)))
     return found
 
 
@@ -219,7 +225,7 @@ def _usage(ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, price
     )
 
 
-def _exhaustion(past: Past, sampled: _Sampled) -> Iterator[Finding]:
+def _exhaustion(past: Past, sampled: _Sampled, ranks: Collection[int] | None) -> Iterator[Finding]:
     """Yield leaks and disks that fill up, in the last attempt."""
     host = sampled.most.get("cgroup/memory_limit_bytes") or sampled.most.get("memory/total_bytes")
     last = max(past.attempts, default=0)
@@ -227,6 +233,8 @@ def _exhaustion(past: Past, sampled: _Sampled) -> Iterator[Finding]:
     for name in sampled.names:
         parts = name.split("/")
         is_memory = parts[0] == "disk" or (parts[0], *parts[2:]) in MEMORY
+        if ranks is not None and parts[0] == "process" and int(parts[1]) not in ranks:
+            continue
         series = past.series(name, attempt=last, points=MOST_READINGS) if is_memory else None
         if series is None or not len(series.rank):
             continue

@@ -11,7 +11,6 @@ from stepscope.analysis.compare.quantity import is_loss, is_score
 from stepscope.core.vocabulary import by_canonical, canonical, metric_of, unit_of
 from stepscope.sources.attempts import counts_of, nodes_of
 from stepscope.store.machine import declared
-from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.overview import FIRST, OWN, PHASE, importance, machine_names
 from stepscope.views.pace import SAMPLES, STEP
 from stepscope.views.run_card import headline
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from stepscope.store.reader import Past
+    from stepscope.views.buckets import Buckets
 
 SOURCES = ("training", "phase", "machine", "own")
 HELP = 400
@@ -28,8 +28,6 @@ MOST = 8
 """Maximum metrics shown first."""
 CANDIDATES = 32
 """Maximum metrics examined: a run may have thousands."""
-POINTS = 64
-"""Buckets that each metric is examined in."""
 RATES = ("samples_per_second", "tokens_per_second", "mfu_ratio")
 MACHINE = ("gpu/mean_utilization_ratio", "cpu/usage_ratio", "memory/used_bytes")
 TOPICS = {
@@ -88,15 +86,13 @@ def _source(name: str, sampled: set[str]) -> str:
     return "machine" if name in sampled else "training"
 
 
-def first_look(past: Past, names: Collection[str], machine: Collection[str], first: tuple[str, ...] = ()) -> list[str]:
-    """Return the metrics to show, in order: quality, other logged values, speed; those in `first` before all others.
+def first_look(wanted: Sequence[str], lines: Mapping[str, Buckets]) -> list[str]:
+    """Return the metrics to show, in order: quality, other logged values, speed; `wanted` are the `candidates`.
 
-    A metric that is constant, only counts, or has a single point is left out; validation comes right after the training
-    metric it judges. `machine` are the machine metrics among `names`.
+    A metric that is constant, only counts, or has a single point in `lines` is left out; validation comes right after
+    the training metric it judges.
     """
-    wanted = candidates(names, machine, first)
-    found = past.overview(wanted, POINTS) if wanted else {}
-    return [name for name in wanted if name in found and moves(name, buckets_of(found[name]))][:MOST]
+    return [name for name in wanted if name in lines and moves(name, lines[name])][:MOST]
 
 
 def candidates(names: Collection[str], machine: Collection[str], first: tuple[str, ...] = ()) -> list[str]:

@@ -16,13 +16,13 @@ from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import canonical, unit_of
 from stepscope.sources.attempts import counts_of, nodes_of
-from stepscope.store.curves import MOST_POINTS, Ask, curves
+from stepscope.sources.first_error import first_error_of
+from stepscope.store.curves import MOST_POINTS
 from stepscope.store.layout import RunFolder
 from stepscope.store.machine import declared
 from stepscope.store.parquet import Selection
-from stepscope.store.points import Points
 from stepscope.store.retention import size_of
-from stepscope.store.series import Series, by_name, from_blocks, summarize, whole
+from stepscope.store.series import Series, by_name, summarize, whole
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import LOST_AFTER, NodeState, read_nodes
 from stepscope.views.buckets import buckets_of
@@ -32,13 +32,13 @@ from stepscope.views.rates import DEFINITIONS as RATES
 from stepscope.views.rates import rates
 from stepscope.views.run_list import standing
 from stepscope.views.sinks import sink_rows
-from stepscope.views.sums import sums_of
+from stepscope.views.sums import lines_of, sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from stepscope.core.arrays import Floats
-    from stepscope.store.pyramid import Blocks
+    from stepscope.store.points import Points
     from stepscope.store.reader import Past
     from stepscope.views.buckets import Buckets
     from stepscope.views.sums import Sums
@@ -96,7 +96,7 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
         "points": sum(counts.values()),
         "attempts": ranks,
         "time": _step_time(past, counts, sums),
-        "throughput": throughput(past, counts),
+        "throughput": throughput(past, counts, sums),
         "metrics": metric_rows(past, names[:metrics], counts, sums),
         "metrics_total": len(names),
         "texts": last_texts(past),
@@ -210,11 +210,11 @@ def divided(spent: dict[str, TimeSpent], window: tuple[int, int] | None = None) 
     return {"steps": whole.steps, "seconds": whole.seconds, "window": window, "step": figures, "phases": rows}
 
 
-def throughput(past: Past, counts: dict[str, int]) -> list[dict[str, Any]]:
-    """Return steps and samples per second of each attempt."""
+def throughput(past: Past, counts: dict[str, int], sums: Sums | None = None) -> list[dict[str, Any]]:
+    """Return steps and samples per second of each attempt; its sums need not be read again if they are given."""
     if STEP not in counts:
         return []
-    found = pace_of(past).attempts()
+    found = pace_of(past, sums).attempts()
     return [{"attempt": attempt, "ranks": len(ranks), **rates(ranks)._asdict()} for attempt, ranks in found.items()]
 
 
@@ -225,11 +225,8 @@ def metric_rows(past: Past, names: Sequence[str], counts: Mapping[str, int], sum
         short = []
     found = {name: (summarize(one.value), trend(one)) for name, one in _whole(past, short).items()}
     summed = [name for name in names if name not in found and name in sums]
-    first = tuple(sorted({int(sums[name].rank.min()) for name in summed}))
-    drawn = curves(past, Ask(tuple(summed), TREND_POINTS, first)) if summed else None
-    lines = {} if drawn is None else dict(by_name(drawn.blocks)) | dict(by_name(drawn.points))
-    for name in summed:
-        found[name] = (sums[name].figures(), trend(_series(name, lines[name])) if name in lines else [])
+    lines = lines_of(past, sums, summed, TREND_POINTS)
+    found |= {name: (sums[name].figures(), _parts(lines[name], TREND) if name in lines else []) for name in summed}
     rows = ((name, *found[name]) for name in names if name in found)
     return [{"name": name, "unit": unit_of(name), **figures, "trend": parts} for name, figures, parts in rows]
 
@@ -244,13 +241,12 @@ def _whole(past: Past, names: Sequence[str]) -> dict[str, Series]:
     return {} if points is None else {name: whole(name, part) for name, part in by_name(points)}
 
 
-def _series(name: str, line: Points | Blocks) -> Series:
-    return whole(name, line) if isinstance(line, Points) else from_blocks(name, line)
-
-
 def trend(series: Series, stretches: int = TREND) -> list[float | None]:
     """Return the mean of each part of the first rank's values; None if one of them is not finite."""
-    one = buckets_of(series)
+    return _parts(buckets_of(series), stretches)
+
+
+def _parts(one: Buckets, stretches: int) -> list[float | None]:
     value = np.where(one.finite < one.count, np.nan, one.mean)
     first = value[one.rank == one.rank.min()] if len(one.rank) else value
     parts: Sequence[Floats] = np.array_split(first, min(stretches, len(first)) or 1)
@@ -284,21 +280,26 @@ def machine(past: Past, sums: Sums) -> dict[str, Any]:
 
 
 def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[str, Any]:
-    """Return how the run ended: for the first rank that failed, its last steps, its traceback, and what came before."""
+    """Return how the run ended: the first error, the last steps and lines of its rank, and what came before."""
     attempt = max((rank["attempt"] for rank in attempts), default=0)
     own = [rank for rank in attempts if rank["attempt"] == attempt]
     bad = [rank for rank in own if rank["state"] not in {"finished", "running"}]
-    number = min((rank["rank"] for rank in bad or own), default=0)
+    first = first_error_of(past)
+    number = first.rank if first is not None and first.ranks else min((rank["rank"] for rank in bad or own), default=0)
     events = [event for event in past.events() if event.get("kind") not in NO_REASON]
-    errors = [event for event in ours(events) if event.get("kind") == "exception" and event.get("rank") == number]
-    trace = str(errors[-1].get("traceback", "")).rstrip().splitlines() if errors else []
     return {
         "attempt": attempt,
         "rank": number,
-        "traceback": trace[-TRACE_LINES:],
+        "traceback": list(first.lines) if first is not None and first.lines else _traceback(events, number),
+        "first_error": None if first is None else first.as_dict(),
         "events": [_event(event) for event in events[-LAST_EVENTS:]],
         "steps": last_steps(past, number, attempt, last),
     }
+
+
+def _traceback(events: Sequence[dict[str, Any]], rank: int) -> list[str]:
+    errors = [event for event in ours(events) if event.get("kind") == "exception" and event.get("rank") == rank]
+    return str(errors[-1].get("traceback", "")).rstrip().splitlines()[-TRACE_LINES:] if errors else []
 
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from stepscope.store.series import whole
 from stepscope.views.buckets import buckets_of
 from stepscope.views.rates import StepRates, StepTotals, rates
+from stepscope.views.sums import sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,10 +17,9 @@ if TYPE_CHECKING:
     from stepscope.store.points import Points
     from stepscope.store.reader import Past
     from stepscope.views.buckets import Buckets
+    from stepscope.views.sums import Sums
 
 STEP, SAMPLES = "step_seconds", "samples"
-POINTS = 200
-"""Buckets in which steps are read; their sums are exact."""
 
 
 class RankPace(NamedTuple):
@@ -88,8 +88,7 @@ class StepPace:
         return rates(found[max(found)]) if found else StepRates()
 
 
-def pace_of(past: Past) -> StepPace:
-    """Count the steps of a run."""
-    found = past.overview([STEP, SAMPLES], POINTS)
-    steps, samples = (buckets_of(found[name]) if name in found else None for name in (STEP, SAMPLES))
-    return StepPace.of(steps, samples)
+def pace_of(past: Past, sums: Sums | None = None) -> StepPace:
+    """Count the steps of a run; its sums need not be read again if they are given."""
+    found = sums_of(past, [STEP, SAMPLES]) if sums is None else sums
+    return StepPace.of(found.get(STEP), found.get(SAMPLES))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.core.node_names import short_node
 from stepscope.core.numbers import format_count, format_items, format_value
 from stepscope.core.vocabulary import MEETING, phase_place
 from stepscope.sources.rank_table import LATE, RankRow, RankSheet, rank_map, rank_table
@@ -103,12 +104,6 @@ def _latest(table: RankSheet) -> str:
 def named(row: RankRow) -> str:
     """Return a rank with its node, in words."""
     return f"rank {row.rank} on {short_node(row.node)}" if row.node else f"rank {row.rank}"
-
-
-def short_node(node: str) -> str:
-    """Return the host name of a node, without the mark that tells equal names apart."""
-    host, _, mark = node.rpartition(".")
-    return host if host and len(mark) == 8 and all(letter in "0123456789abcdef" for letter in mark) else node
 
 
 def _exceptions(rows: Iterable[RankRow]) -> set[int]:

@@ -15,23 +15,25 @@ from stepscope.analysis.series.forecast import total_steps
 from stepscope.core.vocabulary import canonical
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
-from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.event_list import EventCount
 from stepscope.views.ledger import cost
 from stepscope.views.pace import SAMPLES, STEP, StepPace
 from stepscope.views.rates import StepTotals, rates
 from stepscope.views.run_list import standing
+from stepscope.views.sums import lines_of, sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stepscope.store.reader import Past
+    from stepscope.views.buckets import Buckets
+    from stepscope.views.sums import Sums
 
 EPOCH, GPU = "epoch", "gpu/mean_utilization_ratio"
 SPARK = 40
 """Points of the small curve."""
-POINTS = 200
-"""Buckets in which a metric of the card is read."""
+POINTS = 100
+"""Buckets in which the course of a metric is read."""
 RECENT = 0.2
 """Share of the attempt's buckets used for the time left."""
 SOME = 8
@@ -39,8 +41,13 @@ SOME = 8
 WEIGHTS = {"info": 0, "warning": 1, "critical": 2}
 
 
-def card(past: Past, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return rate, samples per second, loss, its curve, GPU use, and progress; `names` are its metrics, if known."""
+def card(
+    past: Past, names: Iterable[str] | None = None, sums: Sums | None = None, lines: Sums | None = None
+) -> dict[str, Any]:
+    """Return rate, samples per second, loss, its curve, GPU use, and progress.
+
+    Its metrics, their sums, and the lines of `drawn` need not be read again if they are given.
+    """
     known = list(past.names() if names is None else names)
     folder = RunFolder(past.path)
     stands = standing(read_nodes(folder)[0])
@@ -49,18 +56,20 @@ def card(past: Past, names: Iterable[str] | None = None) -> dict[str, Any]:
     loss = headline(known)
     gpus = gpu_names(known)
     wanted = [name for name in (STEP, SAMPLES, EPOCH, loss, *gpus) if name and name in known]
-    found = {name: buckets_of(series) for name, series in past.overview(wanted, POINTS).items()}
+    found = sums_of(past, wanted) if sums is None else {name: sums[name] for name in wanted if name in sums}
+    if lines is None:
+        lines = lines_of(past, found, drawn(known), POINTS)
     steps = found[STEP].last_attempt() if STEP in found else None
     curve = found.get(loss) if loss else None
     total = total_steps(past.config)
     trained = StepPace.of(found.get(STEP), found.get(SAMPLES)).rates()
-    recent = None if steps is None else _recent_rate(steps)
+    recent = _recent_rate(lines[STEP].last_attempt()) if STEP in lines else None
     return {
         "rate": trained.steps_per_second,
         "recent_rate": recent,
         "samples_per_second": trained.samples_per_second,
         "loss": None if curve is None else _headline(str(loss), curve.last_attempt()),
-        "spark": [] if curve is None else spark(curve),
+        "spark": spark(lines[loss]) if loss in lines else [],
         "gpu": _average([found[name] for name in gpus if name in found]),
         "step_seconds": None if steps is None else steps.average(),
         "epoch": found[EPOCH].newest() if EPOCH in found else None,
@@ -70,6 +79,12 @@ def card(past: Past, names: Iterable[str] | None = None) -> dict[str, Any]:
         "alert": events.last,
         "problems": len(past.known_problems),
     }
+
+
+def drawn(names: Iterable[str]) -> list[str]:
+    """Return the metrics whose course a card needs."""
+    known = set(names)
+    return [name for name in (STEP, headline(known)) if name and name in known]
 
 
 def headline(names: Iterable[str]) -> str | None:
@@ -95,10 +110,9 @@ def left(step: int | None, total: int | None, rate: float | None) -> float | Non
 
 
 def _recent_rate(steps: Buckets) -> float | None:
-    """Return recent steps per second, averaged over the ranks; the time left is based on it."""
-    own = [steps.select(steps.rank == rank) for rank in np.unique(steps.rank).tolist()]
-    late = [one.select(np.arange(len(one.time)) >= int(len(one.time) * (1 - RECENT)) - 1) for one in own]
-    return rates([StepTotals(int(one.finite.sum()), one.total()) for one in late]).steps_per_second
+    """Return recent steps per second of one rank; the time left is based on it."""
+    late = steps.select(np.arange(len(steps.time)) >= int(len(steps.time) * (1 - RECENT)) - 1)
+    return rates([StepTotals(int(late.finite.sum()), late.total())]).steps_per_second
 
 
 def _headline(name: str, curve: Buckets) -> dict[str, Any]:

@@ -9,16 +9,17 @@ from stepscope.sources.attempts import counts_of, nodes_of
 from stepscope.store.layout import RunFolder
 from stepscope.views import overview
 from stepscope.views.event_list import QUIET, TEXTS, EventCount, line_of
-from stepscope.views.metric_list import first_look
+from stepscope.views.metric_list import candidates, first_look
 from stepscope.views.pace import STEP
+from stepscope.views.run_card import POINTS, drawn, status
 from stepscope.views.run_card import card as card_of
-from stepscope.views.run_card import status
 from stepscope.views.run_list import row
 from stepscope.views.sinks import sink_rows
-from stepscope.views.sums import sums_of
+from stepscope.views.sums import lines_of, sums_of
 
 if TYPE_CHECKING:
     from stepscope.store.reader import Past
+    from stepscope.views.sums import Sums
 
 EXACT = 300_000
 """Maximum rows of steps and phases for percentiles; beyond it, sums and means of all rows."""
@@ -32,7 +33,9 @@ def run_head(past: Past, first: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the head of a run as plain data; `first` are metrics to show before others."""
     folder, counts = RunFolder(past.path), counts_of(past)
     names = list(counts)
-    card = card_of(past, names)
+    sums, wanted = sums_of(past), candidates(names, overview.machine_names(past, counts), first)
+    lines = lines_of(past, sums, {*wanted, *drawn(names)}, POINTS)
+    card = card_of(past, names, sums, lines)
     now = status(folder, {**card, "names": len(names)}, EventCount(folder))
     ranks = overview.attempts(nodes_of(past))
     ended = now["state"] not in {"running", "finished"}
@@ -42,9 +45,9 @@ def run_head(past: Past, first: tuple[str, ...] = ()) -> dict[str, Any]:
         "card": card,
         "ranks": ranks[:RANKS],
         "numbers": key_numbers(now, card),
-        "time": step_time(past, counts),
-        "throughput": overview.throughput(past, counts),
-        "important": first_look(past, names, overview.machine_names(past, counts), first),
+        "time": step_time(past, counts, sums),
+        "throughput": overview.throughput(past, counts, sums),
+        "important": first_look(wanted, lines),
         "changes": changes(past),
         "sinks": sink_rows(folder),
         "end": overview.end(past, ranks, now["step"]) if ended else None,
@@ -79,14 +82,14 @@ def key_numbers(now: dict[str, Any], card: dict[str, Any]) -> list[dict[str, Any
     return shown
 
 
-def step_time(past: Past, counts: dict[str, int]) -> dict[str, Any] | None:
+def step_time(past: Past, counts: dict[str, int], sums: Sums) -> dict[str, Any] | None:
     """Return the phases of a step: as in `show` while that is cheap, else from exact sums of buckets."""
     if STEP not in counts:
         return None
     phases = [name for name in counts if name.startswith(overview.PHASE)]
     if sum(counts[name] for name in (STEP, *phases)) <= EXACT:
         return overview.step_time(past, counts, None)
-    return overview.summed(sums_of(past, [STEP, *phases]))
+    return overview.summed({name: sums[name] for name in (STEP, *phases) if name in sums})
 
 
 def changes(past: Past) -> list[dict[str, Any]]:

@@ -43,8 +43,8 @@ def standing(nodes: list[NodeState]) -> dict[str, Any]:
     """Return the state of a run from its watchers: state, cause, step, duration, last heartbeat."""
     state, cause = overall(nodes)
     ranks = [(node, rank) for node in nodes for rank in node.ranks.values()]
-    started = min((rank.started for _, rank in ranks if rank.started), default=None)
-    ended = max((rank.ended or node.time for node, rank in ranks), default=0)
+    started = min((node.true(rank.started) for node, rank in ranks if rank.started), default=None)
+    ended = max((node.true(rank.ended or node.time) for node, rank in ranks if rank.ended or node.time), default=0)
     return {
         "state": state,
         "cause": cause[:CAUSE],

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.views.buckets import Buckets, buckets_of_blocks
+from stepscope.store.curves import Ask, curves
+from stepscope.store.series import by_name, whole
+from stepscope.views.buckets import Buckets, buckets_of, buckets_of_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from stepscope.store.reader import Past
 
@@ -25,3 +27,14 @@ def sums_of(past: Past, names: Collection[str] | None = None) -> Sums:
     starts: list[int] = np.flatnonzero(np.diff(blocks.name, prepend=-1)).tolist()
     bounds = pairwise([*starts, len(blocks)])
     return {blocks.names[blocks.name[first]]: every.select(slice(first, last)) for first, last in bounds}
+
+
+def lines_of(past: Past, sums: Mapping[str, Buckets], names: Collection[str], points: int) -> dict[str, Buckets]:
+    """Return the first rank of some metrics as about so many buckets per attempt, however many ranks there are."""
+    first = {name: int(sums[name].rank.min()) for name in names if name in sums}
+    if not first:
+        return {}
+    drawn = curves(past, Ask(tuple(first), points, tuple(sorted(set(first.values())))))
+    found = {name: buckets_of_blocks(part) for name, part in by_name(drawn.blocks)}
+    found |= {name: buckets_of(whole(name, part)) for name, part in by_name(drawn.points)}
+    return {name: one.select(one.rank == first[name]) for name, one in found.items()}

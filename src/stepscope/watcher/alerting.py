@@ -26,14 +26,17 @@ from stepscope.core.terminal_text import plain
 from stepscope.core.vocabulary import SINK
 from stepscope.core.walls import wall
 from stepscope.store.events import read_events
+from stepscope.watcher.straggling import MachineFacts, OtherNodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from stepscope.alerts.delivery.channel import Channel
+    from stepscope.alerts.evaluation.job_facts import JobFacts
     from stepscope.alerts.evaluation.rule_engine import Engine
     from stepscope.alerts.evaluation.state import Transition
+    from stepscope.analysis.stragglers.pace import StepTiming
     from stepscope.core.clock import Pair
     from stepscope.core.columns import SchemaTable
     from stepscope.store.drain import Drain, Stream
@@ -105,6 +108,7 @@ class Alerting(Feed):
         """None before the rules are loaded, and if alerts are off."""
         self._notifying: Notifying | None = None
         self._acting: Acting | None = None
+        self._machine, self._others = MachineFacts(), OtherNodes(folder, node)
         self._inbox, self._claims = Inbox(folder.path), NotificationClaims(folder.path, node)
         self._now = 0
         self._offset = 0.0
@@ -164,6 +168,7 @@ class Alerting(Feed):
 
     def _start(self, settings: dict[str, Any], pair: Pair) -> None:
         from stepscope.alerts.actions import commands_of
+        from stepscope.alerts.evaluation.job_facts import JobFacts
         from stepscope.alerts.evaluation.rule_engine import Engine
         from stepscope.alerts.rules.profiles import rules_of
         from stepscope.watcher.acting import Acting
@@ -176,6 +181,7 @@ class Alerting(Feed):
             self._problems.append(problem)
         self._offset = (pair.wall_ns - pair.monotonic_ns) / 1e9
         self._engine = Engine(rules, offset=self._offset, note=self._journal.note)
+        self._engine.job = JobFacts(self._node)
         self._engine.restore(read_events(self._folder)[0])
         self._acting = Acting(self._folder.path, self._streams, self._sampling, commands)
         if channels:
@@ -273,7 +279,23 @@ class Alerting(Feed):
         self._events += [self._with_monotonic_time({"kind": "notification", **facts}) for facts in reports]
         self._problems += [_unreachable(facts) for facts in reports if facts.get("state") == "unreachable"]
 
+    def timings(self) -> Sequence[StepTiming]:
+        """Return the timing of each rank of this node in its newest steps; nothing before there are enough."""
+        job = self._engine.job if self._engine is not None else None
+        return job.own if job is not None else ()
+
+    def _compare_nodes(self, job: JobFacts, pair: Pair) -> None:
+        """Read what the straggler alert compares with: the machine, and the ranks of other nodes."""
+        streams = list(self._streams())
+        attempt = max((stream.identity.attempt for stream in streams), default=0)
+        job.facts = self._machine.add(self._sampling().latest, [stream.identity.rank for stream in streams])
+        job.elsewhere = self._others.timings(attempt, pair.monotonic_ns / 1e9)
+        for problem in self._others.problems:
+            self._journal.note(problem, "other nodes")
+
     def _evaluate(self, engine: Engine, pair: Pair) -> None:
+        if engine.job is not None and engine.job.own:
+            self._compare_nodes(engine.job, pair)
         changes, self._changes = self._changes, []
         changes += self._answer(engine, self._inbox.new(pair.wall_ns / 1e9), pair)
         changes += [explained(change, self._folder, self._node) for change in engine.evaluate(pair.monotonic_ns)]

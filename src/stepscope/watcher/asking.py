@@ -25,6 +25,8 @@ LEAST_LOOKS = 5
 """Minimum checks for the answer: while a machine is suspended, the process cannot write it."""
 MOST_BYTES, FULL_BYTES = 256 << 10, 1 << 20
 """Bytes that are read of one dump, and the size from which the file of dumps, in shared memory, is emptied."""
+UNANSWERED = "no thread of the process answers"
+HELD_UP = "the interpreter does not answer: native code holds its lock"
 THREAD, SIGNALLED, SPY = "trainer", "faulthandler", "py-spy"
 """Where stacks come from."""
 
@@ -39,6 +41,7 @@ class Asking:
         self._question = Question(path, trainee.pid, proc)
         self._asked: int | None = None
         self._source, self._why, self._record = "", "", b""
+        self._held_up = False
         self._start = self._size = self._looks = 0
         self._child: subprocess.Popen[bytes] | None = None
         self._output = -1
@@ -53,6 +56,7 @@ class Asking:
         if self.open:
             return
         self._asked, self._source, self._why, self._record, self._looks = now, "", "", b"", 0
+        self._held_up = False
         if not self._path:
             self._why = "stacks are switched off"
         elif self._is_stopped():
@@ -65,7 +69,7 @@ class Asking:
     def _ask_otherwise(self, *, is_safe: bool) -> None:
         """Ask by the signal if no frame can move while its handler reads them, otherwise by py-spy."""
         self._source = ""
-        self._why = self._send() if is_safe else "no thread of the process answers"
+        self._why = self._send() if is_safe else UNANSWERED
         if not self._source and self._spy:
             self._start_spy()
 
@@ -116,8 +120,9 @@ class Asking:
         self._asked = None
         waits = [wait for wait in threads(self._trainee.pid, self._proc) if wait["name"] != REPLIER]
         if found:
-            return StackAnswer(self._source, trim(found), waits, record=self._record)
-        return StackAnswer("", [], waits, self._why or "the process did not answer", self._record)
+            return StackAnswer(self._source, trim(found), waits, HELD_UP if self._held_up else "", self._record)
+        why = HELD_UP if self._held_up else self._why or "the process did not answer"
+        return StackAnswer("", [], waits, why, self._record)
 
     def _replied(self, waited: float) -> list[Thread] | None:
         """Return what the thread in the trainer wrote; None to keep waiting."""
@@ -126,11 +131,11 @@ class Asking:
         if reply is not None:
             self._why, self._record = reply.problem, reply.record
             return reply.stacks
-        held_up = self._question.is_held_up()
+        self._held_up = self._question.is_held_up()
         if waited < ANSWER_SECONDS or self._looks < LEAST_LOOKS:
             return None
-        if held_up or waited >= PATIENCE_SECONDS:
-            self._ask_otherwise(is_safe=held_up)
+        if self._held_up or waited >= PATIENCE_SECONDS:
+            self._ask_otherwise(is_safe=self._held_up)
             return [] if not self._source else None
         return None
 

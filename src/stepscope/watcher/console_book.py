@@ -83,9 +83,12 @@ class ConsoleBook:
         for stream, state in self._streams.items():
             if state.changed and (all_open or now >= self._due(state)):
                 self._put_open(stream, state, now)
-        if not self._pending or now < self._not_before:
-            self._drop_if_late(now)
-            return
+        if now < self._not_before:
+            self._drop(now)
+        elif self._pending or self._lost is not None:
+            self._write(now)
+
+    def _write(self, now: float) -> None:
         data, lines = b"".join(self._pending), self._pending_lines
         self._pending, self._pending_lines = [], 0
         try:
@@ -94,7 +97,8 @@ class ConsoleBook:
             self._not_before = now + PAUSE
             reason = error.strerror or str(error)
             self._note(f"cannot keep what the program prints: {reason}; lines are counted as lost until that ends")
-            self._count(now, lines, reason)
+            if lines:
+                self._count(now, lines, reason)
         else:
             self._lost = None
 
@@ -125,11 +129,10 @@ class ConsoleBook:
     def _report_of_losses(self) -> bytes:
         return encode_record(self._lost) if self._lost is not None else b""
 
-    def _drop_if_late(self, now: float) -> None:
+    def _drop(self, now: float) -> None:
         """Let go of lines that cannot be written now: memory is bounded."""
-        if now < self._not_before and self._pending:
-            self._pending.clear()
-            lines, self._pending_lines = self._pending_lines, 0
+        lines, self._pending, self._pending_lines = self._pending_lines, [], 0
+        if lines:
             self._count(now, lines, "the disk refused the lines before")
 
     def _count(self, now: float, lines: int, reason: str) -> None:

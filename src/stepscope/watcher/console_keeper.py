@@ -45,7 +45,7 @@ SETTLE = 0.4
 """Seconds that an answer to DRAIN waits for the disk."""
 
 
-class Recording:
+class ConsoleRecording:
     """The thread that writes the book: nothing else waits for the disk."""
 
     def __init__(self, book: ConsoleBook) -> None:
@@ -106,7 +106,7 @@ class Recording:
             return items, lost
 
 
-class Stream(threading.Thread):
+class HandedOnStream(threading.Thread):
     """Hands one stream on, from where the program writes it to where it went before."""
 
     def __init__(self, name: str, source: int, target: int, keep: Callable[[str, bytes], None], ended: int) -> None:
@@ -115,23 +115,29 @@ class Stream(threading.Thread):
         self._stream, self._source, self._target, self._keep, self._ended = name, source, target, keep, ended
         self._is_busy = False
         self.is_refused = False
-        """Whether whoever read the program's output has gone: then the program must learn it."""
+        """Whether the reader of the output has gone: the program must learn that."""
         self.is_terminal = os.isatty(target)
 
     def run(self) -> None:
         """Hand on until nobody can write any more."""
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
+        rest = b""
         try:
             while not self.is_refused:
                 poll.poll()
                 self._is_busy = True
                 data = self._read()
+                if data:
+                    self._keep(self._stream, data)
+                self.follow_size()
+                whole = rest + data
+                # A line of which the end is waiting is handed on with its end, as the program wrote it.
+                at = whole.rfind(b"\n") + 1 if len(data) == READ and poll.poll(0) else len(whole)
+                rest = whole[at:] if at else b""
+                self._write(whole[:at] if at else whole)
                 if not data:
                     break
-                self.follow_size()
-                self._keep(self._stream, data)
-                self._write(data)
                 self._is_busy = False
                 if len(data) < READ // 16:
                     time.sleep(NAP)
@@ -162,7 +168,7 @@ class Stream(threading.Thread):
     def _write(self, data: bytes) -> None:
         while data:
             try:
-                data = data[os.write(self._target, data) :]
+                data = data[os.write(self._target, data[: whole_lines(data, select.PIPE_BUF)]) :]
             except BlockingIOError:  # made non-blocking by another program that shares it
                 select.select([], [self._target], [], 1.0)
             except BrokenPipeError:
@@ -172,21 +178,30 @@ class Stream(threading.Thread):
                 return
 
 
+def whole_lines(data: bytes, most: int) -> int:
+    """Return how much to write at once: whole lines of at most `most` bytes together, or everything of a longer one.
+
+    Ranks often share a pipe. One write of that size is not mixed with those of other ranks.
+    """
+    if len(data) <= most:
+        return len(data)
+    return data.rfind(b"\n", 0, most) + 1 or data.find(b"\n") + 1 or len(data)
+
+
 def main(arguments: list[str]) -> int:
-    """Keep the console of one rank; the argument is its brief."""
+    """Keep the console of one rank. Arguments: the run's folder, and the rank's brief."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)  # they mean the program: what it prints at its end is worth the most
     os.umask(0o077)
-    brief = ConsoleBrief.decode(arguments[0])
-    folder = Path(brief.run)
+    folder, brief = Path(arguments[0]), ConsoleBrief.decode(arguments[1])
     journal = Journal(folder / "watcher.log")
     who = ConsoleWriterName(node_name(find_places().disk, boot_id()), brief.attempt, brief.rank)
-    recording = Recording(ConsoleBook(who, SegmentWriter(folder, who, brief.limit), brief.streams, journal.note))
+    recording = ConsoleRecording(ConsoleBook(who, SegmentWriter(folder, who, brief.limit), brief.streams, journal.note))
     recording.start()
     asks, answers, *files = range(KEPT_FROM, KEPT_FROM + 2 + 2 * len(brief.streams))
     ended, over = os.pipe()
     streams = [
-        Stream(name, source, target, recording.put, over)
+        HandedOnStream(name, source, target, recording.put, over)
         for name, source, target in zip(brief.streams, files[::2], files[1::2], strict=True)
     ]
     for stream in streams:
@@ -196,7 +211,7 @@ def main(arguments: list[str]) -> int:
     os._exit(0)
 
 
-def _attend(streams: list[Stream], recording: Recording, asks: int, answers: int, ended: int) -> None:
+def _attend(streams: list[HandedOnStream], recording: ConsoleRecording, asks: int, answers: int, ended: int) -> None:
     """Answer the rank, until every stream has ended, or one cannot be handed on any more."""
     left = len(streams)
     awaited = [asks, ended]
@@ -216,7 +231,7 @@ def _attend(streams: list[Stream], recording: Recording, asks: int, answers: int
             awaited = [ended]  # the rank has gone
 
 
-def _drain(streams: list[Stream], recording: Recording) -> None:
+def _drain(streams: list[HandedOnStream], recording: ConsoleRecording) -> None:
     """Wait until everything printed so far was handed on and is in the run, for at most SETTLE seconds."""
     until = time.monotonic() + SETTLE
     calm = 0

@@ -16,11 +16,13 @@ from stepscope.store.drain import RingBusyError, Stream
 from stepscope.store.layout import node_name
 from stepscope.watcher.alerting import OFF, Alerting
 from stepscope.watcher.attempts import Attempts
+from stepscope.watcher.hang_watch import HangWatch
 from stepscope.watcher.rank_guard import Job, RankGuard
 from stepscope.watcher.ranks import Ends, WatchedRank
 from stepscope.watcher.sampling import SampleRound, Sampling, SamplingPlan
 from stepscope.watcher.sending import Sending
 from stepscope.watcher.stall import FLOOR, HUNG_AFTER, StallDetector
+from stepscope.watcher.straggling import note_timings
 from stepscope.watcher.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -155,9 +157,8 @@ class Watcher:
         """Rings that we leave alone: unreadable, of another version, or of a deleted run."""
         self._due = dict.fromkeys(("beat", "describe", "discover", "meter", "sync", "heartbeat"), 0.0)
         self._rings = RingFolders(places, folder.path)
-        self._streams = 0
+        self._streams, self._abandoned = 0, False
         self._trouble = Trouble(folder, journal)
-        self._abandoned = False
         self._cost = WatcherCost()
         self.sampling = Sampling([], SamplingPlan(), journal)
         """The sources of the machine; none by default."""
@@ -169,7 +170,8 @@ class Watcher:
         """Evaluates the alert rules; none by default."""
         self.sending = Sending(folder, self.node, journal)
         """Starts the sender of a run that has sinks."""
-        self._ends = Ends(folder, lambda: self.sampling.latest, self._attempts.beat)
+        self.hangs = HangWatch(folder, self.node, self._ranks.values(), journal, self._attempts.beat)
+        self._ends = Ends(folder, lambda: self.sampling.latest, self._attempts.beat, self.hangs)
 
     def tick(self) -> bool:
         """Do what is due; return False when nothing is left to watch."""
@@ -269,6 +271,8 @@ class Watcher:
                 problem = problem or error
         if problem is not None:
             raise problem
+        if beat:
+            self.hangs.poll(pair)
 
     def _drain(self, path: Path, rank: WatchedRank, pair: Pair, *, beat: bool) -> None:
         stream = rank.stream
@@ -276,14 +280,14 @@ class Watcher:
         if beat:
             stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
         if beat or rank.guard.is_asking():
-            self._ends.check_progress(rank, self._ranks.values(), pair)
+            self._ends.check_progress(rank, pair)
         rank.alive = rank.alive and rank.writes(sure=beat or self.woken)
         if quiet and rank.alive and not self.woken:
             return
         over = not rank.alive or rank.words[ring.WORD_STATE] != ring.STATE_RUNNING
         dry = rank.move(pair, self.feed)
         if over:  # its last rows may show that it recovered
-            self._ends.check_progress(rank, self._ranks.values(), pair)
+            self._ends.check_progress(rank, pair)
         # Unreadable records of a dead writer stay unreadable; those of a live one may still be completed.
         if over and (stream.empty() or (dry and not rank.alive)):
             self._end(path, rank, pair)
@@ -368,6 +372,7 @@ class Watcher:
         self._trouble.notice(pair.monotonic_ns / 1e9)
         for rank in self._ranks.values():
             rank.note_memory(self.sampling.latest)
+        note_timings({rank.number: rank.state for rank in self._ranks.values()}, self.alerting.timings())
         self._attempts.beat_all(pair)
 
     def _sample(self, pair: Pair) -> None:
@@ -396,8 +401,7 @@ class Watcher:
 
     def subject(self) -> Subject:
         """Return the run that this watcher watches."""
-        path = self._folder.path
-        return Subject(path.name, path.parent.name, self.node, path)
+        return Subject(self._folder.path.name, self._folder.path.parent.name, self.node, self._folder.path)
 
     def pids(self) -> dict[int, int]:
         """Return the process id of each rank's trainer on this node, where it is visible."""

@@ -73,6 +73,7 @@ def main(arguments: list[str]) -> int:
         watcher.sampling.close()
         watcher.feed.close()
         watcher.sending.close()
+        watcher.hangs.close()
         _resign(folder, places, descriptor)
         if gave_up or not folder.path.is_dir() or watcher.bad.issuperset(places.rings(str(folder.path))):
             _clean_up(folder, settings, journal)

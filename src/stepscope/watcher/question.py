@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 from stepscope.core.places import ANSWER_SUFFIX, ASK_SUFFIX, FLIGHT_SUFFIX, REPLIER
 from stepscope.samplers.kernel import find_text
-from stepscope.watcher.proc import PROC, children_of
+from stepscope.watcher.proc import PROC, children_of, read_stat
 
 MOST_BYTES, MOST_RECORD_BYTES = 4 << 20, 16 << 20
 """Bytes that are read of the stacks, and of the record of collectives."""
-LEAST_TRIES = 20
-"""So often must the thread have asked for the interpreter lock in vain: it asks 200 times a second, else it sleeps. A
-thread that runs Python would have given way at once, so the owner of the lock is in C code: no Python frame moves."""
+LEAST_TRIES, LEAST_TICKS = 20, 5
+"""How often the thread must have asked for the interpreter lock in vain (it asks 200 times a second, and sleeps without
+a question), and the ticks of processor time that the one thread which computed has had meanwhile. A thread that runs
+Python gives way within microseconds. So the owner of the lock is in C code, and no Python frame moves."""
 _SWITCHES = "voluntary_ctxt_switches:"
 
 
@@ -27,6 +28,17 @@ class ThreadReply(NamedTuple):
     problem: str
     record: bytes
     """A pickle by torch; empty if there is none."""
+
+
+class _Threads(NamedTuple):
+    """What the threads of a process have done so far."""
+
+    tries: int
+    """How often ours has waited."""
+    ticks: dict[int, int]
+    """Processor time of each other thread."""
+    running: int
+    """How many of them compute now, or would like to."""
 
 
 class Question:
@@ -40,11 +52,11 @@ class Question:
         self._pid, self._proc = pid, proc
         self._descriptor = -1
         self._number = ""
-        self._tries_before: int | None = None
+        self._before: _Threads | None = None
 
     def ask(self, now: int, *, record: bool) -> bool:
         """Ask at `now` (monotonic ns); return False if nobody listens. `record`: also for torch's collectives."""
-        self._number, self._tries_before = str(now), None
+        self._number, self._before = str(now), None
         if not self._fifo:
             return False
         try:
@@ -81,22 +93,33 @@ class Question:
         return ThreadReply(stacks, problem, record)
 
     def is_held_up(self) -> bool:
-        """Return whether the thread asks for the interpreter lock in vain, so that no Python frame moves meanwhile."""
-        tries = self._tries() if self._descriptor >= 0 else None
-        if tries is None:
+        """Return whether the thread asks in vain for the interpreter lock, and no other can be running Python."""
+        now = self._look() if self._descriptor >= 0 else None
+        if now is None:
             return False
-        if self._tries_before is None:
-            self._tries_before = tries
-        return tries - self._tries_before >= LEAST_TRIES
+        if self._before is None:
+            self._before = now
+        before, tries = self._before, now.tries - self._before.tries
+        spent = [now.ticks[thread] - before.ticks.get(thread, 0) for thread in now.ticks]
+        busy = [ticks for ticks in spent if ticks]
+        is_one = not (busy or now.running) or (len(busy) == 1 and busy[0] >= LEAST_TICKS)
+        return tries >= LEAST_TRIES and is_one
 
-    def _tries(self) -> int | None:
+    def _look(self) -> _Threads | None:
+        """Return what the threads of the process have done so far; None if ours is not among them."""
+        tries, ticks, running = None, {}, 0
         for thread in children_of(f"{self._proc}/{self._pid}/task"):
             place = f"{self._proc}/{self._pid}/task/{thread}"
             if find_text(f"{place}/comm").rstrip("\n") == REPLIER:
                 lines = find_text(f"{place}/status").splitlines()
                 found = [line.split()[1] for line in lines if line.startswith(_SWITCHES)]
-                return int(found[0]) if found and found[0].isdecimal() else None
-        return None
+                tries = int(found[0]) if found and found[0].isdecimal() else None
+                continue
+            stat = read_stat(thread, f"{self._proc}/{self._pid}/task")
+            if stat is not None:
+                ticks[thread] = stat.user + stat.system
+                running += stat.state == "R"
+        return None if tries is None else _Threads(tries, ticks, running)
 
     def close(self) -> None:
         """Close the FIFO."""

@@ -11,6 +11,7 @@ from stepscope.core.endings import INTERRUPTED, end_of_source
 from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE
 from stepscope.watcher.asking import Asking
+from stepscope.watcher.collectives import record_events
 from stepscope.watcher.death import EndEvidence, RankEnd, Trainee, decide_end, scheduler, shutting_down
 from stepscope.watcher.oom import KernelLog, OomWatch
 from stepscope.watcher.proc import PROC, ProcessProgress, read_progress
@@ -31,7 +32,8 @@ WARNING_SECONDS, EARLIER_SECONDS = 120.0, 60.0
 """SIGTERM to the job, or the end of another rank, explains an end up to so many seconds later."""
 MEMORY_EVERY = 1.0
 """Seconds between two readings of the resident memory."""
-STACK_KINDS = ("stalled", "hung")
+STACK_KINDS, STACKS = ("stalled", "hung"), "stacks"
+"""Kinds of events about a rank that stands still, and about one that another rank waits for; all hold stacks."""
 EXPLAINING = {
     "failed": "failed",
     "killed": "was killed",
@@ -95,6 +97,8 @@ class RankGuard:
         self._leaving: int | None = None
         self._before: ProcessProgress = ProcessProgress()
         self._requested = ""
+        self.seen: float | None = None
+        """When its stacks were last read (monotonic seconds); None if they never were."""
         self.end_evidence: EndEvidence | None = None
         self._end: RankEnd | None = None
 
@@ -175,7 +179,12 @@ class RankGuard:
         after = read_progress(self.trainee.pid, self.proc)
         events = self.stalls.sample(now, StackSample(answer.digest, before, after, at_prompt(answer.stacks)))
         if self._requested and not any(event["kind"] in STACK_KINDS for event in events):
-            events.append({"kind": "stacks", "monotonic_ns": now, "why": self._requested})
+            quiet, usual = round(self.stalls.quiet(now), 3), round(self.stalls.usual(), 6)
+            events.append({"kind": STACKS, "monotonic_ns": now, "why": self._requested, "seconds": quiet})
+            events[-1] |= {"usual_seconds": usual} if usual else {}
+        if answer.record:
+            events += record_events(answer.record, now)
+        self.seen = now / 1e9 if answer.stacks else self.seen
         self._requested = ""
         return events, answer
 
@@ -184,7 +193,7 @@ class RankGuard:
         since = event.pop("since_ns", None)
         if since is not None:
             event["since"] = round((pair[0] + since - pair[1]) / 1e9, 6)
-        if answer is not None and event["kind"] in (*STACK_KINDS, "stacks"):
+        if answer is not None and event["kind"] in (*STACK_KINDS, STACKS):
             event |= {"stacks": answer.stacks, "threads": answer.waits, "stacks_by": answer.source}
             event |= {"no_stacks": answer.why} if answer.why else {}
         return event

@@ -11,17 +11,18 @@ from stepscope.core.events import is_users
 from stepscope.core.records import NO_STEP, first_head, heads, last_sequence
 from stepscope.store.events import read_events
 from stepscope.store.states import NodeState, RankState
-from stepscope.watcher.rank_guard import STACK_KINDS, earlier
+from stepscope.watcher.rank_guard import STACK_KINDS, STACKS, earlier
 from stepscope.watcher.steps import StepTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from stepscope.core.clock import Pair
     from stepscope.core.feed import Feed
     from stepscope.store.drain import Drain, Stream
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.death import RankEnd
+    from stepscope.watcher.hang_watch import HangWatch
     from stepscope.watcher.journal import Journal
     from stepscope.watcher.rank_guard import RankGuard
 
@@ -225,10 +226,14 @@ class Ends:
     """The ends of all ranks of a node."""
 
     def __init__(
-        self, folder: RunFolder, latest: Callable[[], Mapping[str, float]], beat: Callable[[NodeState, Pair], None]
+        self,
+        folder: RunFolder,
+        latest: Callable[[], Mapping[str, float]],
+        beat: Callable[[NodeState, Pair], None],
+        hangs: HangWatch | None = None,
     ) -> None:
         """Write into `folder`; `latest` returns the last machine samples, `beat` writes a node's file."""
-        self._folder, self._latest, self._beat = folder, latest, beat
+        self._folder, self._latest, self._beat, self._hangs = folder, latest, beat, hangs
         self._uncertain: list[tuple[WatchedRank, float]] = []
         self._gpu_busy = False
 
@@ -319,12 +324,14 @@ class Ends:
             self._uncertain.remove((rank, until))
             rank.guard.close()
 
-    def check_progress(self, rank: WatchedRank, all_ranks: Collection[WatchedRank], pair: Pair) -> None:
-        """Check whether a rank hangs; if it stalls, request the stacks of all other ranks, too."""
+    def check_progress(self, rank: WatchedRank, pair: Pair) -> None:
+        """Check whether a rank hangs."""
         for event in rank.guard.watch(pair, rank.steps.take_times(), rank.phase(), gpu_busy=self._gpu_busy):
-            facts = event | rank.circumstances(self._latest()) if event["kind"] in STACK_KINDS else event
+            facts = event
+            if event["kind"] in STACK_KINDS:
+                facts = event | rank.circumstances(self._latest())
+                facts |= {"verdict_follows": True} if self._hangs is not None and self._hangs.is_of_many() else {}
+            elif event["kind"] == STACKS:
+                step = NO_STEP if rank.state.step is None else rank.state.step
+                facts = event | {"step": step, "phase": rank.phase()}
             rank.drain.write_events([facts], rank.number, pair, sync=True)
-            if event["kind"] == "stalled":
-                for other in all_ranks:
-                    if other is not rank:
-                        other.guard.request(f"rank {rank.number} stands still")

@@ -81,9 +81,9 @@ class StallDetector:
 
     def threshold(self) -> float:
         """Return after how many seconds without a step this training is stalled."""
-        return max(self._floor, MEDIANS * self._usual(), PAUSES * self._longest)
+        return max(self._floor, MEDIANS * self.usual(), PAUSES * self._longest)
 
-    def _usual(self) -> float:
+    def usual(self) -> float:
         """Return the recent median step in seconds; the module `statistics` would load four others."""
         ordered = sorted(self._durations)
         return ordered[len(ordered) // 2] if ordered else 0.0
@@ -150,7 +150,7 @@ class StallDetector:
         return []
 
     def _suspect(self, now: int) -> list[dict[str, Any]]:
-        quiet = self._quiet(now)
+        quiet = self.quiet(now)
         if quiet < self._floor or quiet < self.threshold():  # the first check is cheap, and almost always true
             return []
         if self._suspected is None:
@@ -198,17 +198,17 @@ class StallDetector:
         """Stop watching, because the run has ended."""
         self.state, self._over = IDLE, True
 
-    def _quiet(self, now: int) -> float:
+    def quiet(self, now: int) -> float:
         """Return the unexplained seconds since the last step."""
         return 0.0 if self._last is None else max(0, now - self._last - self._excused) / _NS
 
     def _stall(self, now: int) -> dict[str, Any]:
         self.state, self._told = STALLED, now
         what = "step" if self._steps else "row"
-        usual = f"the recent median {what} is {self._usual():.3g} s, " if self._durations else ""
+        usual = f"the recent median {what} is {self.usual():.3g} s, " if self._durations else ""
         if self._is_source:
             what, usual = "new row", "its writer may buffer them, stand still or have ended; "
-        why = f"no {what} {'came' if self._is_source else 'ended'} for {self._quiet(now):.1f} s; {usual}"
+        why = f"no {what} {'came' if self._is_source else 'ended'} for {self.quiet(now):.1f} s; {usual}"
         why += f"the longest pause so far {self._longest:.3g} s"
         return self._event("stalled", now, why)
 
@@ -227,7 +227,8 @@ class StallDetector:
             "kind": kind,
             "monotonic_ns": now,
             "since_ns": self._last,
-            "seconds": round(self._quiet(now), 3),
+            "seconds": round(self.quiet(now), 3),
+            "usual_seconds": round(self.usual(), 6),
             "threshold_seconds": round(self.threshold(), 3),
             "why": why,
         }

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import field
 
-from stepscope.web.responses import ComparedRun, Happening, LastAlert, PhaseShare, Response
+from stepscope.web.json_object import Response
+from stepscope.web.responses import ComparedRun, Happening, LastAlert, PhaseShare
 
 
 class Setting(Response):
@@ -267,6 +268,8 @@ class RunLedger(Response):
     paid_seconds: float
     goodput_ratio: float | None
     ranks: int
+    read_ranks: int
+    """Ranks whose steps were read: in a run of very many steps they stand for all."""
     steps: int
     seconds: dict[str, float]
     attempts: list[LedgerAttempt]

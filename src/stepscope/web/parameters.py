@@ -120,6 +120,20 @@ class EventParameters(RunParameters, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=5000)] = 500
 
 
+class ConsoleParameters(RunParameters, kw_only=True):
+    """Parameters of the consoles."""
+
+    rank: Ranks | None = None
+    attempt: Int32 | None = None
+    since: Annotated[float, Meta(ge=0, le=2e11, description="first time, Unix seconds")] | None = None
+    until: Annotated[float, Meta(ge=0, le=2e11, description="last time, Unix seconds")] | None = None
+    after: Annotated[str, Meta(max_length=200_000, description="cursor of an earlier response")] | None = None
+    last: Annotated[int, Meta(ge=1, le=5000, description="only the newest lines")] | None = None
+    pattern: Annotated[str, Meta(max_length=200, description="text, or /a regular expression/")] | None = None
+    level: Literal["err", "error"] | None = None
+    limit: Annotated[int, Meta(ge=1, le=5000)] = 1000
+
+
 class HistogramParameters(RunParameters, kw_only=True):
     """Parameters of the histograms."""
 

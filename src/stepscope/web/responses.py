@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from stepscope.core.strict_json import null, strict
+from stepscope.web.console_responses import FirstErrorRow  # noqa: TC001 - msgspec reads it
+from stepscope.web.json_object import Response
 
 CURVES_TYPE = "application/vnd.stepscope.curves"
 """Media type of binary curves."""
@@ -20,10 +21,6 @@ CURVES_TYPE = "application/vnd.stepscope.curves"
 def encoded(value: Any) -> bytes:
     """Return plain data as JSON: null for numbers that are not finite, text for types that JSON lacks."""
     return msgspec.json.encode(strict(value, null), enc_hook=str)
-
-
-class Response(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A JSON object."""
 
 
 class ErrorText(Response):
@@ -290,6 +287,8 @@ class RunEnd(Response):
     attempt: int
     rank: int
     traceback: list[str]
+    """The last lines of the rank, or its traceback."""
+    first_error: FirstErrorRow | None
     events: list[RankHappening]
     steps: list[LastStep]
 

@@ -14,6 +14,7 @@ from stepscope.web import analysis_responses as analysis
 from stepscope.web import handlers, responses
 from stepscope.web import parameters as given
 from stepscope.web import rank_responses as ranks
+from stepscope.web.console_responses import PrintedLines
 from stepscope.web.downloads import KINDS, download
 from stepscope.web.failures import NotFoundError, failure_of
 from stepscope.web.handlers import JSON, reading, stating
@@ -135,6 +136,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     _read("/api/run", "The first screen of a run", RunParameters, responses.RunHead),
     _read("/api/names", "The metrics of a run", RunParameters, responses.Metrics),
     _read("/api/events", "The events of a run", given.EventParameters, responses.Events),
+    _read("/api/console", "What the ranks of a run printed", given.ConsoleParameters, PrintedLines),
     _read("/api/histograms", "The histograms of a run", given.HistogramParameters, responses.Histograms),
     _read("/api/machine", "The machine of a run", RunParameters, responses.RunMachine),
     _read("/api/ranks", "The ranks of a run, the worst first", given.RankParameters, ranks.Ranks),

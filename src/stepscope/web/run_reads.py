@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.sources.diagnosis import diagnose
+from stepscope.store.console import ConsoleQuery
 from stepscope.store.curves import Ask, curves
 from stepscope.views.comparison_view import comparison_view
+from stepscope.views.console_view import printed_lines
 from stepscope.views.curve_message import encode_curves
 from stepscope.views.event_list import alert_list, event_list, histogram_list
 from stepscope.views.ledger import usual_account
@@ -37,10 +39,17 @@ def _query(parameters: given.CurveParameters, *, fold: bool = False) -> Ask:
     return Ask(tuple(dict.fromkeys(parameters.name)), parameters.points, ranks, attempts, steps, times, fold=fold)
 
 
+def _console(_site: Any, asked: given.ConsoleParameters, past: Past) -> dict[str, Any]:
+    ranks = None if asked.rank is None else frozenset(asked.rank)
+    places = (asked.since, asked.until, asked.after, asked.last)
+    return printed_lines(past, ConsoleQuery(ranks, asked.attempt, *places, asked.pattern, asked.level, asked.limit))
+
+
 READS: dict[str, Callable[..., Any]] = {
     "/api/run": lambda site, _, past: run_head(past, site.first),
     "/api/names": lambda site, _, past: metric_list(past, site.first),
     "/api/events": lambda _, asked, past: event_list(past, asked.kind, asked.limit),
+    "/api/console": _console,
     "/api/histograms": lambda _, asked, past: histogram_list(past, asked.name, asked.limit),
     "/api/machine": lambda _site, _, past: machine_view(past),
     "/api/ranks": lambda _site, asked, past: ranks_view(past, asked.steps),

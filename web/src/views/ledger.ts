@@ -82,7 +82,7 @@ function numbers(found: RunLedger): [string, string, string, string][] {
   const { money, energy, forecast, definitions } = found;
   const ways = [
     many(found.attempts.length, "attempt"),
-    many(found.ranks, "rank"),
+    many(found.ranks, "rank") + (found.read_ranks < found.ranks ? ` (read: ${count(found.read_ranks)})` : ""),
     many(found.devices, found.device === "gpu" ? "GPU" : "machine"),
   ];
   const summed =

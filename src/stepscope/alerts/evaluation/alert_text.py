@@ -9,6 +9,7 @@ from stepscope.alerts.evaluation.state import AlertText
 from stepscope.alerts.rules.expression import COMPARISONS, CallNode, MetricNode, Node, OperationNode, walk
 from stepscope.alerts.rules.template import fill
 from stepscope.core.endings import end_words
+from stepscope.core.events import HANG_VERDICT
 from stepscope.core.numbers import format_value
 from stepscope.core.remedies import REMEDIES, crash_remedy, spoken
 from stepscope.core.strict_json import strict
@@ -83,7 +84,8 @@ def of_finding(rule: Rule, facts: Mapping[str, Any], finding: Finding) -> AlertT
     severity = finding.severity if finding.kind in BY_URGENCY else rule.severity
     text = fill(rule.message, given) if rule.message else finding.text
     remedy = fill(rule.remedy, {**spoken({**facts, "rank": finding.evidence.get("rank")}), **given})
-    return AlertText(text, remedy or finding.remedy, severity, evidence)
+    own = finding.remedy if rule.remedy in ("", REMEDIES.get(finding.kind)) else ""  # more exact than that of its kind
+    return AlertText(text, own or remedy or finding.remedy, severity, evidence)
 
 
 def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> AlertText:
@@ -97,6 +99,8 @@ def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> AlertTex
     reasons = (event.get(key) for key in ("why", "cause", "meaning", "reason", "error"))
     reason = next((str(each) for each in reasons if each), "")
     text = fill(rule.message, given) if rule.message else f"{event.get('kind')}: {reason}"
+    if event.get("kind") == HANG_VERDICT:  # it is a sentence already
+        text = str(event.get("text") or text)
     own = event.get("remedy") or (crash_remedy(state, cause) if rule.remedy == REMEDIES["crash"] else "")
     remedy = own if isinstance(own, str) and own else fill(rule.remedy, {**spoken(event), **given})
     return AlertText(text, remedy, rule.severity, evidence)

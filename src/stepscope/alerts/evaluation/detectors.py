@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.alerts.evaluation.job_facts import JobFacts
+from stepscope.alerts.evaluation.rank_timings import timing_of
 from stepscope.alerts.evaluation.series_window import Need
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
-from stepscope.analysis.series.robust import median
-from stepscope.core.numbers import format_share
+from stepscope.analysis.stragglers.lateness import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,6 +52,7 @@ class DetectorInput:
     memory: dict[str, Any]
     ranks: Mapping[int, Mapping[str, SeriesWindow]] = field(default_factory=dict)
     """For a detector across ranks: the series of each."""
+    job: JobFacts = field(default_factory=JobFacts)
 
     def last(self, name: str) -> float | None:
         """Return the newest value of another series; None without one."""
@@ -257,42 +259,28 @@ def change(scene: DetectorInput) -> list[Sign]:
     return found or [Sign(len(window) - 1, holds=False)]
 
 
-OWN_PHASES = ("phase/data", "phase/copy", "phase/forward")
-"""Parts of a step in which a rank does not wait for the others."""
+STRAGGLER_POINTS, STRAGGLER_LOOK = 4, 2.0
+"""Minimum steps and seconds between two comparisons of ranks."""
 
 
 def straggler(scene: DetectorInput) -> list[Sign]:
-    """Detect the rank that the others wait for: all end a step together, but it works the longest by itself."""
-    size = int(scene.options["steps"])
-    if len(scene.ranks) < 2 or not scene.is_due(points=max(1, size // 2)):
+    """Detect the rank that the others wait for; the watcher of its node raises the alert, for all nodes."""
+    if not scene.is_due(points=STRAGGLER_POINTS, seconds=STRAGGLER_LOOK):
         return []
-    own = {rank: times for rank, series in scene.ranks.items() if (times := own_seconds(series, size)) is not None}
-    if len(own) < len(scene.ranks):
+    job, most = scene.job, int(scene.options["steps"])
+    found = (
+        timing_of(rank, series, most, job.node, job.facts.get(rank)) for rank, series in sorted(scene.ranks.items())
+    )
+    own = job.own = [timing for timing in found if timing is not None]
+    if len(own) + len(job.elsewhere) < 2 or len(own) < len(scene.ranks):
         return []
-    working = [seconds for seconds, _ in own.values()]
-    usual = min(working) if len(own) == 2 else median(working)
-    step = median([seconds for _, seconds in own.values()])
-    slow = max(sorted(own), key=lambda rank: own[rank][0])
-    seconds, limit = own[slow][0], scene.options["share"]
-    behind = (seconds - usual) / step if step > 0 else 0.0
-    text = f"rank {slow} is behind the others by {format_share(behind)} of a step: it works {seconds:.3g} s per step"
-    evidence: dict[str, Any] = {"value": behind, "threshold": limit, "rank": slow, "seconds": seconds}
-    evidence |= {"usual_seconds": usual, "step_seconds": step, "window": f"{size} steps"}
-    finding = Finding("straggler", f"{text}, the others {usual:.3g} s", WARNING, "", evidence)
-    return [Sign(len(scene.window) - 1, behind >= limit, finding)]
-
-
-def own_seconds(series: Mapping[str, SeriesWindow], size: int) -> tuple[float, float] | None:
-    """Return how long a rank works by itself in a step, and how long a step takes: medians, in seconds."""
-    step = series.get("step_seconds")
-    if step is None or step.total < size:
-        return None
-    seconds = median(step.value[-size:])
-    waits = series.get("phase/communication")
-    if waits is not None and waits.total >= size:
-        return seconds - median(waits.value[-size:]), seconds
-    parts = [series[name] for name in OWN_PHASES if name in series and series[name].total >= size]
-    return (sum(median(part.value[-size:]) for part in parts) if parts else seconds), seconds
+    late = judge([*own, *job.elsewhere], scene.options["share"])
+    if late is None or (job.elsewhere and late.first.node != job.node):
+        return [Sign(len(scene.window) - 1, holds=False)]
+    evidence: dict[str, Any] = {"value": late.confidence_share(), "threshold": scene.options["share"]}
+    evidence |= {"rank": late.first.rank, "step_seconds": late.step_seconds, "window": f"{own[0].steps} steps"}
+    finding = Finding("straggler", late.text(), WARNING, late.remedy(), late.facts() | evidence)
+    return [Sign(len(scene.window) - 1, holds=True, finding=finding)]
 
 
 MEMORY_LIMITS = ("cgroup/memory_limit_bytes", "memory/total_bytes")
@@ -308,7 +296,7 @@ HELP = {
     "disk_full": "a disk that will be full within two hours; evaluated after `seconds`",
     "anomaly": "a value, or a level over 20 points, outside the range of the last 2 000 points",
     "change": "a lasting change of level by `share`, reported `after` points later",
-    "straggler": "a rank that works longer than the others by `share` of a step, over `steps` steps",
+    "straggler": "a rank, on any node, for which all others wait `share` of a step, in the newest 12 to `steps` steps",
 }
 """What each detector detects, for the documentation."""
 
@@ -329,7 +317,7 @@ DETECTORS: dict[str, Detector] = {
         Need(1),
         {"steps": 50, "share": 0.1},
         ("step_seconds",),
-        (*OWN_PHASES, "phase/communication"),
+        ("phase/*", "tokens", "samples"),
         across=True,
     ),
 }

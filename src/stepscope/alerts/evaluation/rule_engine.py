@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stepscope.alerts.evaluation import alert_text
 from stepscope.alerts.evaluation.state import AlertTable, Point, Transition
 from stepscope.alerts.rules.rule import CRITICAL
-from stepscope.core.events import is_users
+from stepscope.core.events import HANG_VERDICT, is_users
 from stepscope.core.feed import Drained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from stepscope.alerts.evaluation.job_facts import JobFacts
     from stepscope.alerts.evaluation.new_points import DelayedSamples, PointReader
     from stepscope.alerts.evaluation.rule_evaluator import RuleEvaluator
     from stepscope.alerts.evaluation.state import Alert
@@ -72,6 +73,8 @@ class Engine:
         self._delayed: DelayedSamples | None = None
         self.urgent = False
         """Something has come that should be evaluated at once."""
+        self.job: JobFacts | None = None
+        """What is known of other nodes and of the machine; None if there is only this node."""
         self.unevaluated = 0
         """Bytes of rows that were dropped because they came faster than they could be evaluated."""
 
@@ -145,6 +148,8 @@ class Engine:
             store = self._evaluator.store
             self._reader = PointReader(self._offset, store.wants)
             self._delayed = DelayedSamples(store.wants, store.patience)
+        if self.job is not None:
+            self._evaluator.job = self.job
         pieces, samples = self._pieces, self._samples
         self._pieces, self._samples, self._bytes = [], [], 0
         for sample in samples:
@@ -174,7 +179,10 @@ class Engine:
         alert = self.alerts.alert(rule, key, event.rank, labels)
         step = event.fields.get("step")
         point = Point(event.time, step if isinstance(step, int) and step >= 0 else None, holds=True)
-        change = self.alerts.see_point(alert, point, partial(alert_text.of_event, rule, event.fields, event.rank))
+        words = partial(alert_text.of_event, rule, event.fields, event.rank)
+        change = self.alerts.see_point(alert, point, words)
+        if change is None and event.fields["kind"] == HANG_VERDICT and alert.is_active:  # the verdict has changed
+            change = alert.turn(alert.state, event.time, words())
         return [] if change is None else [change]
 
     def _pass(self, now: float) -> list[Transition]:

@@ -12,6 +12,7 @@ import numpy as np
 from stepscope.alerts.evaluation import alert_text
 from stepscope.alerts.evaluation.conditions import EvaluationFrame, Stack, evaluate
 from stepscope.alerts.evaluation.detectors import DETECTORS, DetectorInput
+from stepscope.alerts.evaluation.job_facts import JobFacts
 from stepscope.alerts.evaluation.series_store import SeriesStore, bind, fill_in, needs_of
 from stepscope.alerts.evaluation.series_window import Need
 from stepscope.alerts.evaluation.state import INACTIVE, Alert, AlertText, Point
@@ -126,6 +127,8 @@ class RuleEvaluator:
         self._stacks: dict[tuple[Any, ...], Stack] = {}
         self.seconds: dict[str, float] = {}
         """CPU time of each rule, in seconds."""
+        self.job = JobFacts()
+        """What detectors that compare ranks know beyond the series."""
 
     def take(self, parts: PointsByMetric) -> list[Transition]:
         """Add new points and evaluate them."""
@@ -321,13 +324,9 @@ class RuleEvaluator:
         rule = instance.rule
         detector = DETECTORS[rule.detect]
         others = {name: window for name, window in instance.found.items() if name != instance.name}
-        ranks: dict[int, dict[str, SeriesWindow]] = {}
-        if detector.across:
-            for name in (instance.name, *detector.others):
-                for rank, window in self.store.of_ranks(name, rule.over).items():
-                    ranks.setdefault(rank, {})[name] = window
+        ranks = self.store.of_ranks((instance.name, *detector.others), rule.over) if detector.across else {}
         options = {**detector.options, **rule.options}
-        scene = DetectorInput(instance.name, driver, others, options, instance.memory, ranks)
+        scene = DetectorInput(instance.name, driver, others, options, instance.memory, ranks, self.job)
         signs = detector.look(scene)
         facts = [instance.facts(driver.step[sign.at]) for sign in signs]
         points = [

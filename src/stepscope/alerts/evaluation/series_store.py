@@ -314,10 +314,15 @@ class SeriesStore:
                 return found
         return None
 
-    def of_ranks(self, name: str, how: str) -> dict[int, SeriesWindow]:
-        """Return the series of a metric by rank."""
-        combined = self._together.get((how, name))
-        return combined.members if combined is not None else {}
+    def of_ranks(self, patterns: Iterable[str], how: str) -> dict[int, dict[str, SeriesWindow]]:
+        """Return the series of some metrics by rank and name."""
+        found: dict[int, dict[str, SeriesWindow]] = {}
+        for pattern in patterns:
+            names = (name for way, name in self._together if way == how and bind(pattern, name) is not None)
+            for name in names:
+                for rank, window in self._together[how, name].members.items():
+                    found.setdefault(rank, {})[name] = window
+        return found
 
     def mark_seen(self) -> None:
         """Mark all new points as seen."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from stepscope.alerts.rules.expression import POINTS, STEPS, TIME, RuleWindow
 from stepscope.alerts.rules.rule import CRITICAL, INFO, Escalation, Rule
 from stepscope.core import thresholds
+from stepscope.core.events import HANG_VERDICT
 from stepscope.core.numbers import format_share
 from stepscope.core.remedies import ALARMS, REMEDIES
 
@@ -72,7 +73,7 @@ HELP = {
     "data_starvation": (
         "Waiting for data takes more than the threshold share of a step, and at least 3 ms, over 100 steps."
     ),
-    "straggler": "One rank needs longer per step than the others, which wait for it.",
+    "straggler": "All other ranks, on all nodes, wait for a rank in every step; the text has its cause and the cost.",
     "gpu_underused": "GPU utilization has been below the threshold for minutes.",
     "gpu_memory": "The share of GPU memory in use is above the threshold.",
     "gpu_temperature": "A GPU has been above the threshold temperature for a minute.",
@@ -108,6 +109,8 @@ ALL_LOSSES = ("loss", "*/loss", "*_loss", "*/*_loss")
 HOUR = 3600.0
 SLOW_FOR = 30.0
 """Seconds for which steps must be slow; on a shared machine a shorter slowdown means nothing."""
+LATE_FOR = 15.0
+"""Seconds for which the same rank must be late, in windows of 20 s, and on time before the alert resolves."""
 LEAST_WAIT = 0.003
 """Seconds per step below which waiting for data is not reported; the diagnosis has the same floor."""
 
@@ -231,7 +234,8 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             detect="straggler",
             metric=("step_seconds",),
             options={"share": given["straggler"]},
-            lasting=RuleWindow(2, POINTS),
+            lasting=RuleWindow(LATE_FOR, TIME),
+            keep=RuleWindow(LATE_FOR, TIME),
         ),
     ]
 
@@ -321,6 +325,8 @@ _at_once = partial(Rule, cooldown=0.0)
 _every_ten_minutes = partial(Rule, cooldown=600.0)
 _DEAD = ("failed", "killed", "oom-killed", "lost")
 _GOES_ON = ("recovered", "ended", "running")
+_HANGS = ("never_arrived", "desynchronised", "collective_stuck", "dead_rank", "outside_torch")
+"""Verdicts on several ranks. Their own events only announce that a verdict follows, so that one hang is one alert."""
 EVENTS = (
     _at_once(
         "death",
@@ -337,8 +343,21 @@ EVENTS = (
         until=("running",),
         message="rank {rank} was preempted: {cause}",
     ),
-    _at_once("hang", event=("hung",), until=_GOES_ON, severity=CRITICAL, message="rank {rank} hangs: {why}"),
-    _every_ten_minutes("stall", event=("stalled",), until=_GOES_ON, message="rank {rank} is stalled: {why}"),
+    _at_once(
+        "hang",
+        event=("hung", HANG_VERDICT),
+        where={"verdict_follows": (None,), "verdict": (None, *_HANGS)},
+        until=(*_GOES_ON, HANG_VERDICT),
+        severity=CRITICAL,
+        message="rank {rank} hangs: {why}",
+    ),
+    _every_ten_minutes(
+        "stall",
+        event=("stalled", HANG_VERDICT),
+        where={"verdict_follows": (None,), "verdict": (None, "unknown")},
+        until=(*_GOES_ON, HANG_VERDICT),
+        message="rank {rank} is stalled: {why}",
+    ),
     _at_once(
         "gpu_lost",
         event=("gpu_lost",),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.stragglers.pace import RankTable
+from stepscope.analysis.stragglers.pace import StepTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def aligned(
     every: Sequence[RankSteps],
     nodes: Mapping[int, str] | None = None,
     facts: Mapping[int, Mapping[str, float]] | None = None,
-) -> RankTable | None:
+) -> StepTable | None:
     """Return the steps that all ranks did, without the first; None if fewer than two ranks have any."""
     some = _present(every)
     if len(some) < 2:
@@ -38,10 +38,11 @@ def aligned(
     else:
         step, seconds, phases = _one_by_one(some, names)
     ranks = [steps.rank for steps in some]
-    return RankTable(
+    return StepTable(
         *(ranks, step, seconds, phases),
         [(nodes or {}).get(rank, "") for rank in ranks],
         [(facts or {}).get(rank, {}) for rank in ranks],
+        float(np.diff(step).mean()) if len(step) > 1 and some[0].weight is not None else 1.0,
     )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from stepscope.analysis.diagnosis.evidence import Evidence
+    from stepscope.analysis.first_error.evidence import FirstError
 
 CRASHED = ("failed", "killed")
 MEMORY_SIGNS = ("out of memory", "cannot allocate memory", "can't allocate memory", "memoryerror", "outofmemoryerror")
@@ -28,12 +29,21 @@ LONG_PAUSE = 60.0
 """Minimum seconds of a pause that ended by itself for a warning."""
 BY_HAND = ("keyboardinterrupt", "sigint")
 """Words in a cause that show that a person stopped the run."""
+KINDS = {"gpu_memory": ("oom", ""), "host_memory": ("oom", "host"), "worker": ("dead_worker", "")}
+"""Kind and cause of the finding about a first error, if it is not a crash."""
+ENDS = ("killed", "lost", "exit", "native")
+"""Kinds of first errors that are known by the end of the rank."""
 WORKER_SIGNS = ("dataloader worker", "worker (pid")
 
 
 def ends(evidence: Evidence) -> Iterator[Finding]:
     """Yield what ended the run, or stopped it for good."""
-    memory, workers, hung = _memory(evidence), _workers(evidence), _hang(evidence)
+    first, hung = evidence.first_error, _hang(evidence)
+    if first is not None and first.ranks and first.others and first.kind != "stopped":
+        yield _began(first, evidence.state)
+        yield from hung
+        return
+    memory, workers = _memory(evidence), _workers(evidence)
     yield from (*memory, *workers, *hung)
     if evidence.state not in CRASHED or memory or workers or _has(evidence.cause, BY_HAND):
         return
@@ -43,6 +53,17 @@ def ends(evidence: Evidence) -> Iterator[Finding]:
     text = f"the run ended unexpectedly, {end_words(evidence.state, why)}"
     facts = {"state": evidence.state, "cause": why, "step": event.get("step"), "after_hang": bool(hung)}
     yield _ended("crash", text, facts, crash_kind(evidence.state, why), _rank(event))
+
+
+def _began(first: FirstError, state: str) -> Finding:
+    """Return the finding about the error of one rank, or of some, that ended all the others."""
+    kind, cause = KINDS.get(first.kind, ("crash", crash_kind(state, first.error) if first.kind in ENDS else ""))
+    followers = sum(len(other.ranks) for other in first.others)
+    text = f"the first error is that of {first.summary}"
+    if followers and first.why:
+        text += f" ({first.why}; {followers} other ranks ended after it)"
+    facts = {"state": state, "cause": first.error, "first_error": first.as_dict(), "step": first.step}
+    return replace(_ended(kind, text, facts, cause, first.rank), confidence=first.confidence)
 
 
 def _rank(event: Mapping[str, Any]) -> int | None:

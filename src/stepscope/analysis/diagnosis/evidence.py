@@ -13,6 +13,7 @@ from stepscope.analysis.series.robust import median, spread
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from stepscope.analysis.first_error.evidence import FirstError
     from stepscope.core.arrays import Floats, Integers, Mask
 
 
@@ -136,6 +137,8 @@ class Evidence:
     """Format of the source, if it is not our own."""
     nodes: Mapping[int, str] = field(default_factory=dict)
     """The node of each rank, where it is known."""
+    first_error: FirstError | None = None
+    """The error that the others follow from, if the run ended with one."""
 
     def track(self, name: str, rank: int | None = None) -> Track | None:
         """Return a metric of a rank, or of the lowest rank that has it."""
@@ -160,11 +163,16 @@ class Evidence:
 
     def during(self, track: Track) -> Track:
         """Return the samples taken during the steps; all of them if those are too few."""
-        spans = [(float(steps.end[0]), float(steps.end[-1])) for steps in self.ranks if len(steps)]
-        if not spans:
+        if self.span is None:
             return track
-        inside = track.within(min(first for first, _ in spans), max(last for _, last in spans))
+        inside = track.within(*self.span)
         return inside if len(inside) >= FEWEST_SAMPLES else track
+
+    @cached_property
+    def span(self) -> tuple[float, float] | None:
+        """Return the end of the first step of any rank, and of the last; None without steps."""
+        spans = [(float(steps.end[0]), float(steps.end[-1])) for steps in self.ranks if len(steps)]
+        return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
 
     def stages(self, track: Track) -> list[Track]:
         """Return a series in parts that belong to one training: a new optimizer starts another part."""

@@ -142,8 +142,12 @@ def _leaks(evidence: Evidence) -> Iterator[Finding]:
 def _host_leaks(evidence: Evidence) -> Iterator[tuple[int, Finding]]:
     """Yield the ranks whose host memory grows; the ranks of one machine fill it together."""
     limit = evidence.mean("cgroup/memory_limit_bytes") or evidence.mean("memory/total_bytes")
+    # Imports, data and compiled code stay in memory: growth before the steps begin is not a leak.
+    begun = [float(event["time"]) for event in evidence.of_kind("compile")]
+    begun += [float(steps.end[min(FIRST_STEPS, len(steps) - 1)]) for steps in evidence.ranks if len(steps)]
+    since = max(begun, default=-math.inf)
     for tracks in _machines(evidence).values():
-        found = {rank: one for rank, track in tracks.items() if (one := _of_rank(evidence, rank, track, limit))}
+        found = {rank: one for rank, track in tracks.items() if (one := _of_rank(evidence, rank, track, limit, since))}
         others = [STILL] * (len(tracks) - len(found))
         held = sum(float(track.value[-1]) for track in tracks.values())
         joined = together([*(trend for _, _, trend in found.values()), *others], held, limit)
@@ -164,15 +168,14 @@ def _machines(evidence: Evidence) -> dict[int, dict[int, Track]]:
     return {node: {rank: track for rank, track in sorted(of.items()) if len(track)} for node, of in found.items()}
 
 
-def _of_rank(evidence: Evidence, rank: int, tree: Track, limit: float | None) -> tuple[str, Track, MemoryTrend] | None:
-    """Return which memory of a rank grows, its own or with its workers, and the trend; None without growth."""
-    # Imports, data and compiled code stay in memory: growth before the steps begin is not a leak.
-    since = [float(event["time"]) for event in evidence.of_kind("compile")]
-    since += [float(steps.end[min(FIRST_STEPS, len(steps) - 1)]) for steps in evidence.ranks if len(steps)]
+def _of_rank(
+    evidence: Evidence, rank: int, tree: Track, limit: float | None, since: float
+) -> tuple[str, Track, MemoryTrend] | None:
+    """Return which memory of a rank grows after a time, its own or with its workers, and the trend; None if none."""
     workers = " and its workers" if (evidence.mean(f"process/{rank}/workers") or 0.0) >= 1 else ""
     own = evidence.track("memory/resident_bytes", rank)
     for name, track in ((f"memory of rank {rank}", own), (f"memory of rank {rank}{workers}", tree)):
-        later = track.within(max(since, default=-math.inf), math.inf) if track is not None else None
+        later = track.within(since, math.inf) if track is not None else None
         trend = _grown(later, limit) if later is not None else None
         if later is not None and trend is not None:
             return name, later, trend

@@ -21,6 +21,8 @@ from stepscope.core.numbers import format_share, format_value
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from stepscope.core.arrays import Floats, Integers
@@ -44,6 +46,8 @@ SLOW = 1.05
 MOST_OF_IT, NEARLY = 0.5, 0.8
 """Share of the slowdown that a part must explain to be named; a single worker is named instead of its stage and replica
 if it explains this share of what they explain."""
+ALIKE = 0.5
+"""Correlation of forward and backward passes above which long ones have more work."""
 MOST_WORKERS = 16
 """Maximum workers that are replayed one by one."""
 
@@ -79,6 +83,10 @@ class WhatIf:
     """The same by worker (a stage of a replica), for those that compute the most beyond the mean."""
     uneven: float = 0.0
     """Share that disappears if every micro-batch takes the mean of its worker: the cost of unequal work."""
+    uneven_forward: float = 0.0
+    """Share that disappears if only forward passes do: pauses of Python lengthen these, as it starts them."""
+    collected: float = 0.0
+    """Share that disappears if every garbage collection that is timed by itself takes its mean."""
     pass_correlation: float = 0.0
     """Correlation of the forward and backward passes of micro-batches: near 1 if long ones have more work."""
 
@@ -92,8 +100,14 @@ class WhatIf:
         explained = "all of it" if share >= 0.995 else f"{format_share(share)} of it"
         if cause == "work":
             text += f"micro-batches with unequal work explain {explained}"
-            if self.pass_correlation > 0.5:
+            if self.pass_correlation > ALIKE:
                 text += f"; long forward passes have long backward passes (r = {self.pass_correlation:.2f})"
+        elif cause == "gc":
+            text += f"pauses of Python on changing workers explain {explained}"
+            if self.collected < MOST_OF_IT:
+                text += (
+                    f"; forward passes are long now and then, backward passes are not (r = {self.pass_correlation:.2f})"
+                )
         elif cause:
             text += f"{who} explains {explained}"
         else:
@@ -111,7 +125,8 @@ class WhatIf:
         stage = max(self.stages, key=lambda one: self.stages[one])
         last = "last " if stage == max(self.stages) else "first " if stage == min(self.stages) else ""
         replica = max(self.replicas, key=lambda one: self.replicas[one])
-        by_stage, by_replica = self.stages[stage], self.replicas[replica]
+        by_stage = self.stages[stage] if len(self.stages) > 1 else 0.0  # a single one is the whole training
+        by_replica = self.replicas[replica] if len(self.replicas) > 1 else 0.0
         of_stage = {"late_stage": stage}, f"the {last}pipeline stage {stage}", by_stage
         of_replica = {"late_replica": replica}, f"replica {replica}", by_replica
         if self.workers:
@@ -120,13 +135,21 @@ class WhatIf:
             if share >= max(MOST_OF_IT, NEARLY * by_stage, NEARLY * by_replica):
                 named = {"late_stage": worker[0], "late_replica": worker[1]}
                 return "worker", named, f"stage {worker[0]} of replica {worker[1]}", share
+        if self.collected >= max(MOST_OF_IT, by_stage, by_replica):
+            return "gc", {}, "garbage collection", self.collected
         if by_stage >= max(MOST_OF_IT, by_replica, self.uneven):
             return "stage", *of_stage
-        if by_replica >= max(MOST_OF_IT, self.uneven):
-            return "replica", *of_replica
+        if by_replica >= max(MOST_OF_IT, self.uneven):  # without stages, a replica is one worker
+            return "worker" if len(self.stages) == 1 else "replica", *of_replica
         if self.uneven >= MOST_OF_IT:
-            return "work", {}, "the micro-batches", self.uneven
+            return self._uneven_cause()
         return "", *(of_stage if by_stage >= by_replica else of_replica)
+
+    def _uneven_cause(self) -> tuple[str, dict[str, Any], str, float]:
+        """Return why micro-batches differ: their work, or pauses of Python, which starts only the forward passes."""
+        if self.pass_correlation < ALIKE and self.uneven_forward >= NEARLY * self.uneven:
+            return "gc", {}, "pauses", self.uneven_forward
+        return "work", {}, "the micro-batches", self.uneven
 
     def facts(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -138,6 +161,7 @@ class WhatIf:
             "replicas": {str(key): value for key, value in self.replicas.items()},
             "workers": {f"{stage}/{replica}": value for (stage, replica), value in self.workers.items()},
             "uneven_work": self.uneven,
+            "uneven_forward": self.uneven_forward,
             "pass_correlation": self.pass_correlation,
             "formula": "slowdown = replayed step / step with the mean duration of every operation",
         }
@@ -164,8 +188,11 @@ def what_if(operations: Operations) -> WhatIf:
     stages = {one: without(one, None) for one in table.order}
     replicas = {name: without(None, at) for at, name in enumerate(table.replicas)}
     workers = {(one, table.replicas[at]): without(one, at) for one, at in table.suspects(ideal)}
-    uneven = (now - table.replay(table.evened())) / lost
-    return WhatIf(now / best, now, best, stages, replicas, workers, uneven, table.pass_correlation())
+    uneven, forward = ((now - table.replay(table.evened(kinds))) / lost for kinds in ((FORWARD, BACKWARD), (FORWARD,)))
+    calm = {key: ideal[key] if key[1] == "gc" else value for key, value in table.seconds.items()}
+    collected = (now - table.replay(calm)) / lost
+    shares = uneven, forward, collected, table.pass_correlation()
+    return WhatIf(now / best, now, best, stages, replicas, workers, *shares)
 
 
 _Key = tuple[int, str, int]
@@ -227,10 +254,10 @@ class _Table:
         every = [(stage, at) for stage in beyond for at in range(self.shape[1])]
         return sorted(every, key=lambda one: -float(beyond[one[0]][one[1]]))[:MOST_WORKERS]
 
-    def evened(self) -> dict[_Key, Floats]:
-        """Return durations with which every pass takes the mean of its worker over micro-batches and steps."""
+    def evened(self, kinds: Sequence[str]) -> dict[_Key, Floats]:
+        """Return durations with which passes of some kinds take the mean of their worker over all micro-batches."""
         found = dict(self.seconds)
-        for stage, kind in itertools.product(self.order, (FORWARD, BACKWARD)):
+        for stage, kind in itertools.product(self.order, kinds):
             keys = [key for key in self.seconds if key[:2] == (stage, kind)]
             if keys:
                 mean = np.nanmean(np.stack([self.seconds[key] for key in keys]), axis=(0, 1))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 WORK = ("tokens", "samples")
+PROCESS = ("run_wait_ratio", "cpu_ratio")
 HOT = ("throttle_hw_thermal", "throttle_sw_thermal")
 BRAKED = ("throttle_hw_slowdown", "throttle_power_brake")
 
@@ -24,8 +25,9 @@ def rank_facts(evidence: Evidence) -> dict[int, dict[str, float]]:
             if rank in found and len(value):
                 found[rank][name] = median(value)
     for rank, facts in found.items():
-        for track in evidence.series.get(f"process/{rank}/run_wait_ratio", {}).values():
-            _mean(facts, "run_wait_ratio", evidence.during(track))
+        for name in PROCESS:
+            for track in evidence.series.get(f"process/{rank}/{name}", {}).values():
+                _mean(facts, name, evidence.during(track))
     for rank, (source, gpu) in _gpus(evidence).items():
         for name, key in (("sm_clock_hertz", "gpu_clock_hertz"), ("temperature_celsius", "gpu_celsius")):
             _mean(found[rank], key, evidence.series.get(f"gpu/{gpu}/{name}", {}).get(source))

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.evidence import Evidence
     from stepscope.analysis.finding import Finding
     from stepscope.analysis.stragglers.lateness import Lateness
-    from stepscope.analysis.stragglers.pace import RankTable
+    from stepscope.analysis.stragglers.pace import StepTable
 
 
-LATE = 0.15
+LATE = 0.1
 """A straggler's own time exceeds that of the others by this share of a step."""
 MOST_SHOWN = 64
 """Ranks whose waiting a finding lists."""
@@ -58,9 +58,9 @@ def _straggler(evidence: Evidence) -> Finding | None:
     first = next(steps for steps in evidence.ranks if steps.rank == late.first.rank)
     mine = settled(first) or first
     case = Case(mine, composition(mine, evidence), evidence)
-    seconds = min(late.seconds, case.step)
+    seconds = min(late.seconds, case.step) if late.often == 1.0 else late.seconds
     # Sentence and gain show the mean step; the lateness, which decides, is that of undisturbed steps.
-    shown = late.step_seconds if late.often < 1.0 else case.step
+    shown = case.step if late.often == 1.0 and late.since is None else late.step_seconds
     found = case.slow(
         *("straggler", seconds * _late_steps(late, table) * mine.count, late.text(seconds, shown)),
         late.facts() | {"late_seconds": seconds, "waiting_seconds": _waited(table)},
@@ -72,14 +72,14 @@ def _straggler(evidence: Evidence) -> Finding | None:
     return replace(found, remedy=late.remedy(), confidence=sure)
 
 
-def _late_steps(late: Lateness, table: RankTable) -> float:
+def _late_steps(late: Lateness, table: StepTable) -> float:
     """Return the share of the run's steps in which a rank is late."""
     first = -np.inf if late.since is None else late.since
     last = np.inf if late.until is None else late.until
     return late.often * float(((table.step >= first) & (table.step <= last)).mean())
 
 
-def _waited(table: RankTable) -> dict[str, float]:
+def _waited(table: StepTable) -> dict[str, float]:
     """Return the usual seconds of a step in which each rank may have waited for others; of a few ranks."""
     spent = table.spent(*MEETING)
     return {str(rank): median(spent[at]) for at, rank in enumerate(list(table.ranks)[:MOST_SHOWN])}

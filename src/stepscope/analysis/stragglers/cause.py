@@ -26,6 +26,7 @@ FACTS = {
     "tokens": "tokens per step",
     "samples": "samples per step",
     "run_wait_ratio": "share of the time in which its main thread was ready to run but waited for a CPU",
+    "cpu_ratio": "CPU time of its process, as a share of one CPU",
     "gpu_clock_hertz": "clock of its GPU",
     "gpu_celsius": "temperature of its GPU",
     "gpu_hot_ratio": "share of the time in which heat reduced the clock of its GPU",
@@ -63,8 +64,7 @@ def cause_of(late: StepTiming, others: Sequence[StepTiming], phase: str, seconds
     work = _more_work(late, others, mine, theirs) if phase != "gc" else ""
     if work:
         return Cause(WORK, work)
-    waited = _beyond(late, others, "run_wait_ratio")
-    if waited is not None and waited * late.seconds >= WAITED * seconds:
+    if _waited_for_others(late, others) * late.seconds >= WAITED * seconds:
         text = f"other programs use its CPUs: it waits for one in {format_share(late.facts['run_wait_ratio'])} of "
         return Cause(COMPUTE, f"{text}the time; {spent}", "other_programs")
     kind = PHASE_CAUSES.get(phase, HOST)
@@ -84,6 +84,19 @@ def _more_work(late: StepTiming, others: Sequence[StepTiming], mine: float, thei
         if more >= MORE_WORK and (theirs <= 0 or more >= OF_EXCESS * (mine / theirs - 1)):
             return f"it has {format_number(late.facts[name], 3)} {name} per step, the others {format_number(usual, 3)}"
     return ""
+
+
+def _waited_for_others(late: StepTiming, others: Sequence[StepTiming]) -> float:
+    """Return the share of the time in which a rank waited for a CPU, beyond what the others would have waited.
+
+    On a busy machine whoever computes waits: a rank with more Python code waits more, but not because of its CPU.
+    """
+    waited = _beyond(late, others, "run_wait_ratio")
+    if waited is None or "cpu_ratio" not in late.facts:
+        return waited or 0.0
+    pairs = [(one.facts.get("run_wait_ratio", 0.0), one.facts.get("cpu_ratio", 0.0)) for one in others]
+    each = median([wait / used for wait, used in pairs if used > 0] or [0.0])
+    return min(waited, late.facts["run_wait_ratio"] - each * late.facts["cpu_ratio"])
 
 
 def _device(late: StepTiming, others: Sequence[StepTiming]) -> tuple[str, str]:

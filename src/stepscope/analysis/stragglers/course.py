@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from stepscope.analysis.series.robust import median
-from stepscope.analysis.stragglers.lateness import Lateness, judge
-from stepscope.analysis.stragglers.pace import RankTable, paces
+from stepscope.analysis.series.rolling import moving_median
+from stepscope.analysis.stragglers.lateness import AS_LATE, Lateness, judge
+from stepscope.analysis.stragglers.pace import StepTable, paces
 
 if TYPE_CHECKING:
     from stepscope.core.arrays import Floats, Mask
@@ -22,6 +24,8 @@ BLOCKS = 20
 """Parts of a run that are judged one by one, if nobody is late in all of it."""
 IN_A_ROW, AT_THE_END = 3, 2
 """Parts in a row in which the same rank is late; at the end of the run, where it may go on."""
+EDGE = 9
+"""Width of the moving median that finds the step at which a rank became late."""
 FEWEST_LATE = 5
 """Minimum late steps, if only some steps are late."""
 SAME_RANK = 0.8
@@ -34,15 +38,25 @@ HOST_OF_FIRST = ("other", "logging")
 """Phases in which rank 0 may do now and then what no other rank does."""
 
 
-def lateness_of(table: RankTable, share: float) -> Lateness | None:
+def lateness_of(table: StepTable, share: float) -> Lateness | None:
     """Return who is late by at least a share of a step, and since when; None if nobody is."""
     count = len(table.step)
-    if len(table.ranks) < 2 or count < FEWEST:
+    if len(table.ranks) < 2 or count < _fewest(table):
         return None
-    whole = judge(paces(table), share)
-    if whole is not None:
-        return whole
-    return _for_a_while(table, share) or _now_and_then(table, share)
+    found = judge(paces(table), share) or _for_a_while(table, share)
+    if table.weight > 1:  # means do not tell what a rank always does from what it does now and then
+        return found if found is None or not _is_planned(found) else None
+    return found or _now_and_then(table, share)
+
+
+def _fewest(table: StepTable) -> int:
+    """Return how many columns of a table are enough to judge by."""
+    return max(1, math.ceil(FEWEST / table.weight))
+
+
+def _is_planned(late: Lateness) -> bool:
+    """Return whether a rank may do this now and then for all others: rank 0 prints, writes and uploads."""
+    return late.first.rank == 0 and late.first.phase in HOST_OF_FIRST
 
 
 class _Part(NamedTuple):
@@ -51,10 +65,10 @@ class _Part(NamedTuple):
     late: Lateness | None
 
 
-def _for_a_while(table: RankTable, share: float) -> Lateness | None:
+def _for_a_while(table: StepTable, share: float) -> Lateness | None:
     """Return who is late in a part of the run; of several such parts, in the one that costs most."""
     count = len(table.step)
-    blocks = min(BLOCKS, count // FEWEST)
+    blocks = min(BLOCKS, count // _fewest(table))
     if blocks < AT_THE_END:
         return None
     edges = np.linspace(0, count, blocks + 1).astype(int).tolist()
@@ -70,12 +84,29 @@ def _for_a_while(table: RankTable, share: float) -> Lateness | None:
         found = judge(paces(table.part(slice(first, end))), share)
         if found is None:
             continue
+        first, end = _widened(table, found, first, end)
         cost = found.seconds * (end - first)
         if best is None or cost > best[0]:
-            since = None if first == 0 else int(table.step[first])
+            since = int(table.step[first]) if table.weight == 1 or first == 0 else int(table.step[first - 1]) + 1
             until = None if end == count else int(table.step[end - 1])
-            best = cost, found.between(int(table.step[0]) if since is None else since, until)
+            best = cost, found.between(since, until)
     return best[1] if best else None
+
+
+def _widened(table: StepTable, late: Lateness, first: int, end: int) -> tuple[int, int]:
+    """Return the exact steps in which a rank is late: parts of the run begin and end at any step."""
+    row = list(table.ranks).index(late.first.rank)
+    high = np.zeros(len(table.step), bool)
+    for values in (table.own, table.working):
+        if values is not None:
+            beyond = values[row] - np.median(np.delete(values, row, axis=0), axis=0)
+            high |= moving_median(beyond, EDGE if table.weight == 1 else 1) >= AS_LATE * late.seconds
+    edges = np.flatnonzero(~high)
+    middle = (first + end) // 2
+    before, after = edges[edges < middle], edges[edges > middle]
+    if not high[middle]:
+        return first, end
+    return int(before[-1]) + 1 if len(before) else 0, int(after[0]) if len(after) else len(high)
 
 
 def _stretches(parts: list[_Part]) -> list[list[_Part]]:
@@ -88,7 +119,7 @@ def _stretches(parts: list[_Part]) -> list[list[_Part]]:
     return found
 
 
-def _now_and_then(table: RankTable, share: float) -> Lateness | None:
+def _now_and_then(table: StepTable, share: float) -> Lateness | None:
     """Return the rank that is late in some steps only, such as every tenth, if that costs enough altogether."""
     own, usual = table.own, median(table.seconds.mean(axis=0))
     ordered = np.sort(own, axis=0)
@@ -106,12 +137,11 @@ def _now_and_then(table: RankTable, share: float) -> Lateness | None:
         return None
     row = list(table.ranks).index(found.first.rank)
     same = float((own.argmax(axis=0) == row)[late].mean())
-    is_planned = found.first.rank == 0 and found.first.phase in HOST_OF_FIRST
-    if same < SAME_RANK or is_planned:
+    if same < SAME_RANK or _is_planned(found):
         return None
     return replace(found, often=float(late.mean()))
 
 
-def _only(table: RankTable, chosen: Mask) -> RankTable:
+def _only(table: StepTable, chosen: Mask) -> StepTable:
     phases: dict[str, Floats] = {name: each[:, chosen] for name, each in table.phases.items()}
     return replace(table, step=table.step[chosen], seconds=table.seconds[:, chosen], phases=phases)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,11 +11,12 @@ import numpy as np
 from stepscope.analysis.series.robust import SIGMA, median
 from stepscope.analysis.stragglers.cause import WORK, Cause, cause_of
 from stepscope.analysis.stragglers.pace import COMMUNICATION, is_talk
+from stepscope.core.node_names import shown_nodes
 from stepscope.core.numbers import format_value
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from stepscope.analysis.stragglers.pace import StepTiming
     from stepscope.core.arrays import Floats
@@ -66,6 +67,8 @@ class Lateness:
     """The step until which they were late; None if they still are."""
     often: float = 1.0
     """Share of the steps since then in which they are late."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """How to show each node; a missing one by its whole name."""
 
     @property
     def first(self) -> LateRank:
@@ -81,10 +84,12 @@ class Lateness:
     def who(self) -> str:
         """The ranks in words: "rank 17 on node-3", "node-3 (ranks 24 to 31)", "ranks 3 and 5"."""
         numbers = sorted(one.rank for one in self.late)
-        text = ranks_in_words(numbers)
-        if self.node and self.nodes > 1:
-            return f"{self.node} ({text})" if len(numbers) > 1 else f"{text} on {self.node}"
-        return f"{text} on {self.first.node}" if len(numbers) == 1 and self.nodes > 1 and self.first.node else text
+        text, node = ranks_in_words(numbers), self.names.get(self.first.node, self.first.node)
+        if self.nodes < 2 or not node:
+            return text
+        if len(numbers) > 1:
+            return f"{node} ({text})" if self.node else text
+        return f"{text} on {node}"
 
     def text(self, seconds: float | None = None, step: float | None = None) -> str:
         """Return the verdict in one sentence; `seconds` and `step` replace the usual lateness and step."""
@@ -167,7 +172,8 @@ def judge(every: Sequence[StepTiming], share: float) -> Lateness | None:
     at = [place for place in np.argsort(-beyond, kind="stable").tolist() if beyond[place] > 0]
     others = [pace for place, pace in enumerate(known) if beyond[place] <= 0]
     late = tuple(_late(known[place], others, min(float(beyond[place]), step)) for place in at)
-    return Lateness(late, len(known), len({pace.node for pace in known}), step, _node_of(late, known))
+    names = shown_nodes(pace.node for pace in known)
+    return Lateness(late, len(known), len(names), step, _node_of(late, known), names=names)
 
 
 def _beyond_by_own(known: Sequence[StepTiming], least: float) -> Floats | None:

@@ -6,11 +6,12 @@ program delays now this rank, now that one, but leaves some steps alone, while a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis.series.robust import medians
 from stepscope.core.vocabulary import MEETING
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _is_number(value: object) -> bool:
 
 
 @dataclass(frozen=True)
-class RankTable:
+class StepTable:
     """The same steps of several ranks: arrays of rank by step, in seconds."""
 
     ranks: Sequence[int]
@@ -107,11 +108,13 @@ class RankTable:
     """The node of each rank; empty if unknown."""
     facts: Sequence[Mapping[str, float]] = ()
     """What else is known of each rank; empty if nothing."""
+    weight: float = 1.0
+    """Steps of each column, which then has their means."""
 
-    def part(self, chosen: slice) -> RankTable:
+    def part(self, chosen: slice) -> StepTable:
         """Return some of its steps."""
         phases = {name: each[:, chosen] for name, each in self.phases.items()}
-        return RankTable(self.ranks, self.step[chosen], self.seconds[:, chosen], phases, self.nodes, self.facts)
+        return replace(self, step=self.step[chosen], seconds=self.seconds[:, chosen], phases=phases)
 
     def spent(self, *names: str) -> Floats:
         """Return the seconds of some phases together."""
@@ -138,7 +141,24 @@ def calm(values: Floats) -> Floats:
     return np.asarray(np.sort(values, axis=1)[:, int(CALM * (values.shape[1] - 1))])
 
 
-def paces(table: RankTable) -> list[StepTiming]:
+def _usual(phase: str, values: Floats) -> Floats:
+    """Return the seconds of a phase that represent each rank; of one in which ranks wait, its median.
+
+    A partner of the late rank does not wait at the next meeting, so a low quantile of that says nothing.
+    """
+    return medians(values) if phase in MEETING or is_talk(phase) else calm(values)
+
+
+def _whole(table: StepTable) -> dict[str, Floats]:
+    """Return the phases with all time that is in none of them as "other"; nothing without phases."""
+    phases = dict(table.phases)
+    if phases:
+        rest = np.maximum(0.0, table.seconds - table.spent(*phases))
+        phases["other"] = phases.get("other", 0.0) + rest
+    return phases
+
+
+def paces(table: StepTable) -> list[StepTiming]:
     """Return the pace of each rank of a table."""
     count = table.seconds.shape[1]
     if not count:
@@ -148,7 +168,7 @@ def paces(table: RankTable) -> list[StepTiming]:
     ordered = np.sort(own, axis=1)
     width = ordered[:, int(0.84 * (count - 1))] - ordered[:, int(0.16 * (count - 1))]
     noise = ERROR * width / 2 / np.sqrt(count)
-    parts = {name: calm(each) for name, each in table.phases.items() if name not in NOW_AND_THEN}
+    parts = {name: _usual(name, each) for name, each in _whole(table).items() if name not in NOW_AND_THEN}
     longest = sorted(parts, key=lambda name: -float(parts[name].max()))[:MOST_PHASES]
     worked = calm(working) if working is not None else None
     return [

@@ -92,7 +92,8 @@ class LedgerSheet(Sheet):
     def _head(self) -> Iterator[str]:
         facts, about = self._facts, self._facts["run"]
         yield f"{self._paint(cut(plain(about['name']), self._width - 14), 'bold')}  {about['state']}"
-        parts = [format_items(len(facts["attempts"]), "attempt"), format_items(facts["ranks"], "rank")]
+        part = f" (read: {facts['read_ranks']})" if facts["read_ranks"] < facts["ranks"] else ""
+        parts = [format_items(len(facts["attempts"]), "attempt"), f"{format_items(facts['ranks'], 'rank')}{part}"]
         parts.append(format_items(facts["devices"], "GPU" if facts["device"] == "gpu" else "machine"))
         source = facts["imported"]
         summed = ", added up, because its log has no clock times" if source is not None and not source["timed"] else ""

@@ -16,7 +16,7 @@ from stepscope.core.endings import end_of
 from stepscope.core.errors import UsageError
 from stepscope.core.identity import RUN_ID_VARIABLE
 from stepscope.core.provided import provided
-from stepscope.session import program
+from stepscope.session import card, program
 from stepscope.session.current import CURRENT
 from stepscope.session.opening import init
 from stepscope.session.script_config import follow_argparse, follow_hydra
@@ -82,6 +82,7 @@ def _execute(found: program.FoundProgram, module: ModuleType) -> int:
         code = program.execute(found, module)
     except BaseException as error:
         CURRENT.end = end_of(error)
+        card.load()
         raise
     CURRENT.end = end_of(None)
     return code

@@ -6,6 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from stepscope.analysis.first_error.judge import ranks_text
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.core.numbers import format_count, format_portion, format_share, format_value
 from stepscope.core.terminal_text import cut, plain
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from stepscope.cli.text.terminal import Paint
 
 LABEL = 10
+FOLDED = 6
+"""Groups of errors of other ranks that are listed under the first error."""
 MOST_INSTANCES = 16
 Figures = dict[str, dict[str, float | None]]
 FACTS = {
@@ -189,10 +192,27 @@ def end_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
         number = event["rank"]  # a watcher's is below 0
         rank = f", rank {number}" if isinstance(number, int) and number >= 0 else ""
         yield cut(f"  {stamp} UTC  {plain(str(event['kind']))}{rank}{step}{text}", width)
+    first = facts["first_error"]
+    if first is not None:
+        yield from _first_error_lines(first, width, paint)
     for line in facts["traceback"]:
         yield paint(cut(f"    {plain(line)}", width), "red")
     if facts["steps"]:
         yield from _step_table(facts["steps"], width, paint)
+
+
+def _first_error_lines(first: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
+    """Yield the first error among the ranks, and the errors of other ranks that follow from it."""
+    yield paint(cut(f"  first error: {plain(first['summary'])}", width), "red")
+    sure = f"{format_share(first['confidence'])} sure"
+    yield cut(f"    why: {plain(first['why'])} ({sure})", width)
+    for raised in first["chain"][1:]:
+        yield cut(f"    then: {plain(raised)}", width)
+    for other in first["others"][:FOLDED]:
+        text = f"{ranks_text(other['ranks'])}: {plain(other['why'])}: {plain(other['line'])}"
+        yield paint(cut(f"    {text}", width), "dim")
+    if first["lines"] or len(first["others"]) > FOLDED:
+        yield paint(f"    the last lines of rank {first['rank']}:", "dim")
 
 
 def _step_table(steps: list[dict[str, Any]], width: int, paint: Paint) -> list[str]:

@@ -1,0 +1,1 @@
+"""Hangs: which ranks are the cause, which wait for them, and why; from plain evidence of four sources."""

@@ -1,0 +1,305 @@
+"""Who waits for whom in which collective, by the flight recorders of all ranks: follow the waits to their roots.
+
+A rank waits in its oldest operation that is not complete. It waits for the ranks that have not entered that operation;
+these may wait in a collective of another group themselves. The ranks at the end of all waits are the cause.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stepscope.analysis.hang.record_table import GroupKey, RecordTable
+from stepscope.analysis.hang.spelling import verb, who
+from stepscope.analysis.hang.suspicion import (
+    COLLECTIVE_STUCK,
+    DEAD_RANK,
+    DESYNCHRONISED,
+    FLIGHT_RECORDER,
+    NEVER_ARRIVED,
+    UNKNOWN,
+    Suspicion,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from stepscope.analysis.hang.evidence import HangEvidence
+    from stepscope.analysis.hang.record import FlightRecord, RecordedOp
+
+MOST_SAID = 6
+"""Sentences of evidence."""
+MANY_LOST = 0.25
+"""Share of ranks without a record above which a missing record says nothing about its rank."""
+HISTORY = 3
+"""Collectives before a mismatch that are compared with earlier ones."""
+NO_RECORD, HOST, DEVICE, STUCK, MISMATCH, LOOP = "no_record", "host", "device", "stuck", "mismatch", "loop"
+"""Why a wait ends at a rank: no record of it; it has not called; its device lags; all are in; they differ; a circle."""
+
+
+@dataclass
+class Waits:
+    """The waits of all ranks."""
+
+    table: RecordTable
+    blocking: dict[int, RecordedOp] = field(default_factory=dict)
+    """The operation in which each rank waits."""
+    edges: dict[int, set[int]] = field(default_factory=dict)
+    """For whom each rank waits; none for a rank at the end."""
+    ends: dict[int, str] = field(default_factory=dict)
+    """Why the wait ends at a rank."""
+    lagging: dict[int, int] = field(default_factory=dict)
+    """Ranks whose device has not completed what others have: with how many operations."""
+
+
+def by_recorder(evidence: HangEvidence) -> Suspicion | None:
+    """Return what the flight recorders say; None without any."""
+    records = {rank.rank: rank.record for rank in evidence.ranks if rank.record is not None}
+    if not records:
+        return None
+    return judge_records(records, evidence.world_size)
+
+
+def judge_records(records: Mapping[int, FlightRecord], world_size: int | None = None) -> Suspicion:
+    """Return the cause of a hang by the records of its ranks; `world_size` is the number of ranks, if known."""
+    table = RecordTable.of(records, world_size)
+    waits = follow(table)
+    if not waits.blocking and not waits.lagging:
+        text = f"{who(records)} completed all collectives that {verb(records, 'it', 'they')} began"
+        return Suspicion(FLIGHT_RECORDER, UNKNOWN, (), (), text, [text], 0.2)
+    if set(waits.ends.values()) == {LOOP}:  # a rank need not stand in a send: it may only wait to be received
+        waits = min((waits, follow(table, sends=False)), key=lambda one: set(one.ends.values()) <= {LOOP})
+    causes = _chosen(waits)
+    kinds = Counter(waits.ends[rank] for rank in causes)
+    kind = kinds.most_common(1)[0][0] if kinds else STUCK
+    waiting = tuple(sorted(rank for rank in waits.blocking if rank not in causes))
+    if kind in (MISMATCH, LOOP):
+        return _desynchronised(waits, causes, waiting)
+    if kind == STUCK:
+        return _stuck(waits, causes)
+    return _missing(waits, causes, waiting)
+
+
+def follow(table: RecordTable, *, sends: bool = True) -> Waits:
+    """Return in what each rank waits, and for whom; without `sends`, nobody waits in a send."""
+    waits = Waits(table)
+    for rank in table.records:
+        pending = [entry for entry in table.pending(rank) if sends or not entry.name.startswith("send ")]
+        if pending and table.done_elsewhere(rank, pending[0]):
+            waits.lagging[rank] = sum(table.done_elsewhere(rank, entry) for entry in pending)
+        elif pending:
+            waits.blocking[rank] = pending[0]
+    _find_ends(waits)
+    return waits
+
+
+def _find_ends(waits: Waits) -> None:
+    """Find for whom each rank waits, and why waits end where they do."""
+    for rank, entry in waits.blocking.items():
+        waits.edges[rank], why = _waits_for(waits, rank, entry)
+        if why:
+            waits.ends[rank] = why
+    for rank in {other for found in waits.edges.values() for other in found} - set(waits.blocking):
+        waits.ends[rank] = NO_RECORD if rank not in waits.table.records else DEVICE if rank in waits.lagging else HOST
+    if not waits.ends:
+        waits.ends = dict.fromkeys(waits.lagging, DEVICE)
+    _find_loops(waits)
+
+
+def _waits_for(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], str]:
+    """Return for whom a rank waits; if for nobody, why."""
+    table = waits.table
+    if entry.is_p2p:
+        return _waits_for_peer(waits, rank, entry)
+    key = table.key(rank, entry)
+    if odd(table, key, entry.collective):
+        return set(), MISMATCH
+    missing = {other for other in key.ranks if not table.arrived(other, key, entry.collective)}
+    if missing:
+        return missing - {rank}, ""
+    at = {other: of.get(entry.collective) for other, of in table.entries[key].items()}
+    idle = {other for other, same in at.items() if same is not None and not same.is_started}
+    if idle and len(idle) < len(at) and rank not in idle:
+        return idle, ""
+    earlier = {other for other in key.ranks if other != rank and _is_before(waits, other, key, entry.collective)}
+    return (earlier, "") if earlier else (set(), STUCK)
+
+
+def _waits_for_peer(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], str]:
+    """Return for whom a rank waits in a send or receive."""
+    peer = waits.table.peer(rank, entry)
+    if peer is None:
+        return set(), STUCK
+    other = waits.blocking.get(peer)
+    if other is not None and other.is_p2p and other.name[:4] != entry.name[:4]:
+        return (set(), STUCK) if waits.table.peer(peer, other) == rank else ({peer}, "")
+    return {peer}, ""
+
+
+def _is_before(waits: Waits, rank: int, key: GroupKey, collective: int) -> bool:
+    """Return whether a rank that has enqueued a collective still stands in an operation before it."""
+    if rank in waits.lagging:
+        return True
+    own = waits.blocking.get(rank)
+    same = waits.table.entries[key].get(rank, {}).get(collective)
+    return own is not None and same is not None and own.number < same.number
+
+
+def odd(table: RecordTable, key: GroupKey, collective: int) -> tuple[int, ...]:
+    """Return the ranks whose operation differs from that of the most at one place of a group; () if all agree.
+
+    If as many do this as that, it is the ranks that never did so before after the same collectives.
+    """
+    rows = {rank: of[collective] for rank, of in table.entries.get(key, {}).items() if collective in of}
+    shapes = Counter(entry.shape for entry in rows.values())
+    if len(shapes) < 2:
+        return ()
+    (usual, most), (_, second) = shapes.most_common(2)
+    if most > second:
+        return tuple(sorted(rank for rank, entry in rows.items() if entry.shape != usual))
+    fresh = [rank for rank in rows if not _did_before(table.entries[key][rank], collective)]
+    return tuple(sorted(fresh)) if 0 < len(fresh) < len(rows) else tuple(sorted(rows))
+
+
+def _did_before(rows: Mapping[int, RecordedOp], collective: int) -> bool:
+    """Return whether a rank has done the same operation before, after the same ones."""
+    tail = [rows[at].shape for at in range(collective - HISTORY, collective + 1) if at in rows]
+    ordered = [rows[at].shape for at in sorted(rows) if at < collective]
+    return any(ordered[at : at + len(tail)] == tail for at in range(len(ordered) - len(tail) + 1))
+
+
+def _find_loops(waits: Waits) -> None:
+    """Mark ranks that wait for each other in a circle which no wait leaves."""
+    reach = {rank: _reached(waits, rank) for rank in waits.edges if waits.edges[rank]}
+    for rank, found in reach.items():
+        if rank in found and all(rank in reach.get(other, ()) for other in found):
+            waits.ends[rank] = LOOP
+
+
+def _reached(waits: Waits, rank: int) -> set[int]:
+    found: set[int] = set()
+    todo = list(waits.edges.get(rank, ()))
+    while todo:
+        other = todo.pop()
+        if other not in found:
+            found.add(other)
+            todo += waits.edges.get(other, ())
+    return found
+
+
+def _chosen(waits: Waits) -> tuple[int, ...]:
+    """Return the ranks that are the cause, among those at the end of a wait."""
+    by_kind: dict[str, list[int]] = {}
+    for rank, why in waits.ends.items():
+        by_kind.setdefault(why, []).append(rank)
+    lost, known = by_kind.get(NO_RECORD, []), len(waits.table.records)
+    gone = lost if len(lost) <= max(1, MANY_LOST * (known + len(lost))) else []
+    proven = by_kind.get(HOST, []) + by_kind.get(DEVICE, [])
+    for found in (by_kind.get(MISMATCH, []), proven + gone, by_kind.get(LOOP, []), lost, by_kind.get(STUCK, [])):
+        if found:
+            return tuple(sorted(found))
+    return ()
+
+
+def _where(waits: Waits, rank: int) -> str:
+    """Return the operation in which a rank waits as text, with its group."""
+    entry = waits.blocking[rank]
+    key = waits.table.key(rank, entry)
+    if entry.is_p2p:
+        peer = waits.table.peer(rank, entry)
+        return f"{entry.name[:4]} {'to' if entry.name.startswith('send') else 'from'} rank {peer} in {key.said()}"
+    return f"{entry.said()}, number {entry.collective} of {key.said()}"
+
+
+def _said(waits: Waits) -> list[str]:
+    """Return one sentence for each operation in which ranks wait, the one with most ranks first."""
+    grouped: dict[str, list[int]] = {}
+    for rank in waits.blocking:
+        grouped.setdefault(_where(waits, rank), []).append(rank)
+    ordered = sorted(grouped.items(), key=lambda one: -len(one[1]))
+    said = [f"{who(ranks)} {verb(ranks, 'waits', 'wait')} in {where}" for where, ranks in ordered[:MOST_SAID]]
+    if len(ordered) > MOST_SAID:
+        said.append(
+            f"{sum(len(ranks) for _, ranks in ordered[MOST_SAID:])} ranks wait in {len(ordered) - MOST_SAID} others"
+        )
+    for rank, count in sorted(waits.lagging.items())[:MOST_SAID]:
+        said.append(f"rank {rank} has not completed {count} operations that other ranks have completed")
+    lost = sorted(rank for rank, why in waits.ends.items() if why == NO_RECORD)
+    if lost:
+        said.append(f"{who(lost)} left no record")
+    return said
+
+
+def _missing(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, ...]) -> Suspicion:
+    """Return the ranks that others wait for, and that do not wait themselves."""
+    direct = [rank for rank, found in waits.edges.items() if found & set(causes)]
+    sentences = _said(waits)
+    lost = [rank for rank in causes if waits.ends[rank] == NO_RECORD]
+    device = [rank for rank in causes if waits.ends[rank] == DEVICE]
+    kind = DEAD_RANK if len(lost) == len(causes) else NEVER_ARRIVED
+    has = verb(causes, "has", "have")
+    if direct:
+        first = min(
+            direct, key=lambda rank: (-len(waits.edges[rank] & set(causes)), waits.blocking[rank].created, rank)
+        )
+        inside = [rank for rank in direct if _where(waits, rank) == _where(waits, first)]
+        where = _where(waits, first)
+        text = f"{who(causes)} never entered {where}, in which {who(inside)} {verb(inside, 'waits', 'wait')}"
+    else:
+        text = f"{who(causes)} {has} not completed what all others have"
+    if device and len(device) == len(causes):
+        text += f"; {verb(causes, 'its device', 'their devices')} did not even complete what the others have completed"
+    if lost and len(lost) == len(causes):
+        text += f", and left no record: {verb(causes, 'it has', 'they have')} probably ended"
+    return Suspicion(FLIGHT_RECORDER, kind, causes, waiting, text, sentences, 0.85 if not lost else 0.75)
+
+
+def _stuck(waits: Waits, causes: tuple[int, ...]) -> Suspicion:
+    """Judge a collective that all have entered and none has left."""
+    first = min(causes, key=lambda rank: (waits.blocking[rank].created, rank)) if causes else min(waits.blocking)
+    entry = waits.blocking[first]
+    key = waits.table.key(first, entry)
+    inside = tuple(rank for rank in causes if _where(waits, rank) == _where(waits, first)) or causes
+    sentences = _said(waits)
+    everybody = tuple(sorted(waits.blocking))
+    slow = _slow(waits.table, causes)
+    if slow:
+        rest = tuple(rank for rank in everybody if rank not in slow)
+        text = (
+            f"all ranks entered {_where(waits, first)}, but {who(slow)} {verb(slow, 'has', 'have')} not called the next"
+        )
+        return Suspicion(FLIGHT_RECORDER, NEVER_ARRIVED, slow, rest, text, sentences, 0.6)
+    who_in = f"all {len(key.ranks)} ranks" if not entry.is_p2p else who(inside)
+    text = f"{who_in} entered {_where(waits, first)}, and none has left it: the network or a device does not work"
+    return Suspicion(FLIGHT_RECORDER, COLLECTIVE_STUCK, (), everybody, text, sentences, 0.7)
+
+
+def _slow(table: RecordTable, inside: Iterable[int]) -> tuple[int, ...]:
+    """Return the few ranks that have enqueued less than the others which wait with them, and nowhere more."""
+    members = set(inside)
+    behind, ahead = set(), set()
+    for key in {key for key in table.entries if len(members & set(key.ranks)) > 1}:
+        counts = {rank: table.enqueued(rank, key) for rank in key.ranks if rank in members}
+        behind |= {rank for rank, count in counts.items() if count < max(counts.values())}
+        ahead |= {rank for rank, count in counts.items() if count > min(counts.values())}
+    found = behind - ahead
+    return tuple(sorted(found)) if len(found) < len(members) / 2 and len(members) > 2 else ()
+
+
+def _desynchronised(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, ...]) -> Suspicion:
+    """Judge ranks in different collectives at the same place, or in collectives of different groups in a circle."""
+    sentences = _said(waits)
+    first = min(causes, key=lambda rank: (waits.blocking[rank].created, rank))
+    if waits.ends[first] == LOOP:
+        text = f"{who(causes)} wait for each other in different collectives: {'; '.join(sentences[:2])}"
+        return Suspicion(FLIGHT_RECORDER, DESYNCHRONISED, causes, waiting, text, sentences, 0.8)
+    entry = waits.blocking[first]
+    key = waits.table.key(first, entry)
+    ranks = odd(waits.table, key, entry.collective)
+    rows = {rank: of[entry.collective] for rank, of in waits.table.entries[key].items() if entry.collective in of}
+    own, rest = rows[ranks[0]], next((rows[rank] for rank in rows if rows[rank].shape != rows[ranks[0]].shape), entry)
+    text = f"{who(ranks)} {verb(ranks, 'is', 'are')} in {own.said()}, the others in {rest.said()}, both number "
+    text += f"{entry.collective} of {key.said()}"
+    everybody = tuple(sorted({*rows, *waiting} - set(ranks)))
+    return Suspicion(FLIGHT_RECORDER, DESYNCHRONISED, ranks, everybody, text, [text, *sentences], 0.85)

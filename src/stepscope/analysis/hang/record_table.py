@@ -1,0 +1,148 @@
+"""The flight recorders of all ranks side by side: who is in which group, and how far each rank is in it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepscope.analysis.hang.spelling import who
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.analysis.hang.record import FlightRecord, GroupStatus, RecordedOp
+
+DEFAULT = "default_pg"
+UNDESCRIBED = ("", "undefined")
+_PEER = re.compile(r"^(?:send|recv) (\d{1,9})(?:->|<-)(\d{1,9})")
+
+
+class GroupKey(NamedTuple):
+    """One process group of the job; the same name may be another group on other ranks, so its ranks belong to it."""
+
+    name: str
+    ranks: tuple[int, ...]
+    description: str = ""
+
+    def said(self) -> str:
+        """Return the group as text."""
+        if self.description == DEFAULT:
+            return "the default group"
+        name = self.name if self.description in UNDESCRIBED else self.description
+        return f"{name} ({who(self.ranks)})"
+
+
+@dataclass
+class RecordTable:
+    """All records, matched by group."""
+
+    records: Mapping[int, FlightRecord]
+    entries: dict[GroupKey, dict[int, dict[int, RecordedOp]]] = field(default_factory=dict)
+    """By group, rank and number of the collective."""
+    keys: dict[tuple[int, str, str], GroupKey] = field(default_factory=dict)
+    """By rank, and name and description of the group there."""
+    has_p2p: set[GroupKey] = field(default_factory=set)
+    """Groups with sends and receives, whose status counts both kinds."""
+    numbers: dict[tuple[int, GroupKey], int] = field(default_factory=dict)
+    """The number of a group in a rank's process."""
+
+    @classmethod
+    def of(cls, records: Mapping[int, FlightRecord], world_size: int | None = None) -> RecordTable:
+        """Match the records of a job; `world_size` is its number of ranks, if known."""
+        table = cls(records)
+        inferred: dict[tuple[str, str], set[int]] = defaultdict(set)
+        for rank, record in records.items():
+            for entry in record.entries:
+                inferred[entry.group, entry.description].add(rank)
+        for rank, record in records.items():
+            configured = {group.name: group for group in record.groups if group.ranks}
+            for group in configured.values():
+                key = GroupKey(group.name, tuple(sorted(group.ranks)), group.description)
+                table.keys[rank, group.name, group.description] = key
+            for name, description in {(entry.group, entry.description) for entry in record.entries}:
+                if (rank, name, description) in table.keys:
+                    continue
+                own = configured.get(name)
+                ranks = set(own.ranks) if own else inferred[name, description]
+                if description == DEFAULT and not own:
+                    ranks = ranks | set(records) | set(range(world_size or 0))
+                table.keys[rank, name, description] = GroupKey(name, tuple(sorted(ranks)), description)
+            table._add(rank, record)
+        return table
+
+    def _add(self, rank: int, record: FlightRecord) -> None:
+        for entry in record.entries:
+            key = self.key(rank, entry)
+            self.numbers[rank, key] = entry.group_number
+            if entry.is_p2p:
+                self.has_p2p.add(key)
+            else:
+                self.entries.setdefault(key, {}).setdefault(rank, {})[entry.collective] = entry
+        # A group without entries: torch numbers the groups of a process in the order of their names.
+        named = {key for (of, _, _), key in self.keys.items() if of == rank}
+        if len(named) == len(record.status) and all(key.name.isdecimal() for key in named):
+            ordered = zip(sorted(named, key=lambda key: int(key.name)), sorted(record.status), strict=True)
+            guessed = {(rank, key): number for key, number in ordered}
+            if all(self.numbers.get(where, number) == number for where, number in guessed.items()):
+                self.numbers |= guessed
+
+    def key(self, rank: int, entry: RecordedOp) -> GroupKey:
+        """Return the group of an entry of a rank."""
+        return self.keys[rank, entry.group, entry.description]
+
+    def status(self, rank: int, key: GroupKey) -> GroupStatus | None:
+        """Return how far a rank is in a group by its own counters; None if they do not say."""
+        record = self.records.get(rank)
+        if record is None or key in self.has_p2p or any(entry.backend == "gloo" for entry in record.entries[-1:]):
+            return None
+        return record.status.get(self.numbers.get((rank, key), -1))
+
+    def arrived(self, rank: int, key: GroupKey, collective: int) -> bool:
+        """Return whether a rank has enqueued a collective, or a later one of the same group."""
+        return self.enqueued(rank, key) >= collective
+
+    def enqueued(self, rank: int, key: GroupKey) -> int:
+        """Return the number of the last collective of a group that a rank has enqueued; 0 if none is known."""
+        status = self.status(rank, key)
+        return max((*self.entries.get(key, {}).get(rank, {}), status.enqueued if status else 0), default=0)
+
+    def is_done(self, rank: int, key: GroupKey, collective: int) -> bool:
+        """Return whether a rank is known to have completed a collective."""
+        entry = self.entries.get(key, {}).get(rank, {}).get(collective)
+        if entry is not None:
+            return entry.is_done
+        status = self.status(rank, key)
+        return status is not None and status.completed >= collective
+
+    def done_elsewhere(self, rank: int, entry: RecordedOp) -> bool:
+        """Return whether another rank has left a collective that nobody leaves before all have entered."""
+        if not entry.is_symmetric:
+            return False
+        key = self.key(rank, entry)
+        rows = self.entries.get(key, {})
+        for other in key.ranks:
+            same = rows.get(other, {}).get(entry.collective)
+            alike = same is None or same.shape == entry.shape
+            if other != rank and alike and self.is_done(other, key, entry.collective):
+                return True
+        return False
+
+    def peer(self, rank: int, entry: RecordedOp) -> int | None:
+        """Return the rank at the other end of a send or receive."""
+        match = _PEER.match(entry.name)
+        if match is None:
+            return None
+        # The config lists the ranks of a group in its order, which is that of the numbers in the name.
+        record = self.records[rank]
+        ordered = next((one.ranks for one in record.groups if one.name == entry.group and one.ranks), None)
+        number = int(match[2])
+        if ordered is None:
+            return number
+        return ordered[number] if number < len(ordered) else None
+
+    def pending(self, rank: int) -> list[RecordedOp]:
+        """Return the operations of a rank that are not complete, oldest first."""
+        record = self.records.get(rank)
+        return [entry for entry in record.entries if not entry.is_done] if record else []

@@ -1,0 +1,154 @@
+"""Dumps of PyTorch's flight recorder: one file per rank, as a pickle of plain data or as JSON.
+
+Formats 2.0 to 2.10 are read. torch writes them when a collective times out, or on request: `_dump_<rank>`,
+`nccl_trace_rank_<rank>`, `comm_lib_trace_rank_<rank>`, or any prefix and the rank.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.numbers import DAY, format_bytes, format_duration
+from stepscope.importers.plain_pickle import MOST_BYTES, read_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+MOST_FILES = 16_384
+"""Dumps that are read of one job."""
+MOST_TOTAL = 2 << 30
+"""Bytes that are read of all dumps of one job."""
+HIGHEST_RANK = 2**31 - 1
+FORMATS = ("2",)
+"""Major versions that are known."""
+NAMES = re.compile(
+    r"^(_dump_|nccl_trace_rank_|comm_lib_trace_rank_|.*(?:trace|dump|fr)[^/]*?[_-])(\d{1,9})(\.json|\.pkl)?$"
+)
+"""Names of dumps in a folder; elsewhere any name that ends with a number is taken."""
+_ENDS = re.compile(r"(\d{1,9})(?:\.json|\.pkl|\.pickle)?$")
+
+
+@dataclass
+class Dumps:
+    """The dumps of one job."""
+
+    records: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """By rank, with torch's keys."""
+    problems: list[str] = field(default_factory=list)
+    """What could not be used, one sentence each."""
+
+
+def read_dumps(paths: Sequence[Path]) -> Dumps:
+    """Read files and folders of dumps; what cannot be used is told in `problems`, and the rest is used."""
+    found = Dumps()
+    left, files = MOST_TOTAL, _files(paths, found.problems)
+    if len(files) > MOST_FILES:
+        found.problems.append(f"{len(files) - MOST_FILES} of {len(files)} files were passed over: too many for one job")
+    sources: dict[int, Path] = {}
+    for path in files[:MOST_FILES]:
+        try:
+            data = _bytes(path, left)
+            facts = parse(data)
+            rank = rank_of(path.name, facts)
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            found.problems.append(f"{path}: not used: {reason}")
+            continue
+        left -= len(data)
+        if rank in found.records:
+            found.problems.append(f"{path}: not used: {sources[rank].name} is of rank {rank}, too")
+            continue
+        found.records[rank], sources[rank] = facts, path
+    _leave_other_jobs(found, sources)
+    return found
+
+
+def _bytes(path: Path, left: int) -> bytes:
+    if not path.exists():
+        raise ValueError("it does not exist")
+    if not path.is_file():  # a pipe would never end
+        raise ValueError("it is no file")
+    size, most = path.stat().st_size, min(MOST_BYTES, left)
+    if size > most:
+        raise ValueError(f"it has {format_bytes(size)}, a dump has at most {format_bytes(most)}")
+    with path.open("rb") as file:
+        return file.read(most)
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """Return one dump, with torch's keys; ValueError if it is none."""
+    text = data.lstrip()[:1] == b"{"
+    facts = json.loads(data) if text else read_plain(data)
+    if not isinstance(facts, dict) or not ("entries" in facts or "pg_config" in facts):
+        raise ValueError("it is no dump of PyTorch's flight recorder")
+    version = facts.get("version")
+    if isinstance(version, str) and version.partition(".")[0] not in FORMATS:
+        raise ValueError(f"its format is {version[:20]}, only 2.x is known")
+    return facts
+
+
+def rank_of(name: str, facts: dict[str, Any]) -> int:
+    """Return the rank that wrote a dump: by its own word, otherwise by the name of its file; ValueError if unknown."""
+    own = facts.get("rank")
+    if isinstance(own, int) and not isinstance(own, bool) and 0 <= own <= HIGHEST_RANK:
+        return own
+    match = _ENDS.search(name)
+    if match is None:
+        raise ValueError("its name does not end with a rank, as in _dump_3")
+    return int(match[1])
+
+
+def world_of(facts: dict[str, Any]) -> int:
+    """Return how many ranks the default group of a dump has; 0 if it names none."""
+    config = facts.get("pg_config")
+    for name, one in config.items() if isinstance(config, dict) else ():
+        ranks = one.get("ranks") if isinstance(one, dict) and one.get("desc") == "default_pg" and name == "0" else None
+        if isinstance(ranks, str):
+            return len(re.findall(r"\d{1,9}", ranks[: 1 << 20]))
+    return 0
+
+
+def newest(facts: dict[str, Any]) -> float | None:
+    """Return when the newest collective of a dump was enqueued, in seconds since 1970; None if it holds none."""
+    rows = facts.get("entries")
+    times = [row.get("time_created_ns") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return max((time / 1e9 for time in times if isinstance(time, int)), default=None)
+
+
+def _files(paths: Iterable[Path], problems: list[str]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        try:
+            inside = sorted(entry for entry in path.iterdir() if NAMES.match(entry.name))
+        except OSError as error:
+            problems.append(f"{path}: not used: {error.strerror}")
+            continue
+        if not inside:
+            problems.append(f"{path}: not used: no file in it is named like a dump, such as _dump_0")
+        found += inside
+    return found
+
+
+def _leave_other_jobs(found: Dumps, sources: dict[int, Path]) -> None:
+    """Leave out dumps of another job or of another day."""
+    worlds = {rank: world_of(facts) for rank, facts in found.records.items()}
+    times = {rank: when for rank, facts in found.records.items() if (when := newest(facts)) is not None}
+    sizes = [size for size in worlds.values() if size]
+    usual = max(sizes, key=lambda size: (sizes.count(size), size), default=0)
+    middle = sorted(times.values())[len(times) // 2] if times else 0.0
+    for rank in list(found.records):
+        text = ""
+        if worlds[rank] and worlds[rank] != usual:
+            text = f"it is of a job of {worlds[rank]} ranks, most of the others are of one of {usual}"
+        elif abs(times.get(rank, middle) - middle) > DAY:
+            text = f"its newest collective is {format_duration(abs(times[rank] - middle))} from that of the others"
+        if text:
+            del found.records[rank]
+            found.problems.append(f"{sources[rank]}: not used: {text}")

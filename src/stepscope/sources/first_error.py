@@ -1,0 +1,76 @@
+"""Collect what the ranks of a run printed and how they ended, and find the first true error among them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.analysis.first_error.evidence import EndedRank, ErrorEvidence, Skew
+from stepscope.analysis.first_error.judge import first_error
+from stepscope.core.events import ours
+from stepscope.sources.attempts import is_foreign, nodes_of
+from stepscope.store.console import ConsoleQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from stepscope.analysis.first_error.evidence import FirstError
+    from stepscope.core.console_line import ConsoleLine
+    from stepscope.store.reader import Past
+    from stepscope.store.states import NodeState
+
+MOST_LINES = 60_000
+"""Newest lines of all ranks that are searched."""
+EACH_RANK = 400
+"""Newest lines of one rank that are searched."""
+USUAL_SPREAD = 1.0
+"""Seconds by which the clocks of two nodes usually differ at most, where their offset was not estimated."""
+ENDED = ("finished", "running")
+
+
+def first_error_of(past: Past) -> FirstError | None:
+    """Return the first true error of the last attempt of a run; None if no rank ended with one.
+
+    Exceptions that the ranks reported, and their ends, are enough; consoles, where they were kept, tell more.
+    """
+    if is_foreign(past):
+        return None
+    nodes = nodes_of(past)
+    attempt = max((node.attempt for node in nodes), default=0)
+    nodes = [node for node in nodes if node.attempt == attempt]
+    ends = ends_of(nodes)
+    errors = [
+        event
+        for event in ours(past.events())
+        if event.get("kind") == "exception" and event.get("attempt", attempt) == attempt
+    ]
+    if not errors and all(end.state in ENDED for end in ends):
+        return None
+    size = past.meta.get("world_size")
+    world = size if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= 1_000_000 else None
+    return first_error(ErrorEvidence(_lines(past, attempt), ends, errors, _clocks(nodes), world))
+
+
+def ends_of(nodes: Sequence[NodeState]) -> list[EndedRank]:
+    """Return how each rank of some nodes ended, or that it still runs."""
+    return [
+        EndedRank(
+            *(number, node.node, rank.state, rank.cause),
+            None if rank.ended is None else rank.ended / 1e6,
+            rank.inferred,
+            rank.step,
+        )
+        for node in nodes
+        for number, rank in node.ranks.items()
+    ]
+
+
+def _lines(past: Past, attempt: int) -> Mapping[int, Sequence[ConsoleLine]]:
+    found: dict[int, list[ConsoleLine]] = {}
+    for line in past.console(ConsoleQuery(attempt=attempt, last=MOST_LINES, limit=MOST_LINES)).lines:
+        found.setdefault(line.rank, []).append(line)
+    return {rank: sorted(lines, key=lambda line: line.number)[-EACH_RANK:] for rank, lines in found.items()}
+
+
+def _clocks(nodes: Sequence[NodeState]) -> dict[str, Skew]:
+    names = {node.node for node in nodes}
+    return {name: Skew(0.0, USUAL_SPREAD) for name in names} if len(names) > 1 else {}

@@ -1,0 +1,145 @@
+"""The first true error among many ranks."""
+
+from __future__ import annotations
+
+import math
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import failure_texts as texts
+from bench.failure_cases import CASES, drawn
+from stepscope.analysis.first_error.evidence import EndedRank, ErrorEvidence, Skew
+from stepscope.analysis.first_error.judge import first_error, launcher_choice, ranks_text
+from stepscope.analysis.first_error.report import reports_of
+from stepscope.core.console_line import ConsoleLine
+
+SMALL = drawn(5, len(CASES), ranks=32)
+GLOO = texts.gloo_closed()
+
+
+def lines_of(rank: int, time: float, lines: list[str], node: str = "a", stream: str = "err") -> list[ConsoleLine]:
+    return [ConsoleLine(time + at / 1e4, rank, 0, node, at, stream, text) for at, text in enumerate(lines)]
+
+
+@pytest.mark.parametrize("case", SMALL, ids=[case.name for case in SMALL])
+def test_every_kind_of_failure_is_named_right(case) -> None:
+    """The verdict names the ranks that began each kind of failure, and what happened to them."""
+    found = first_error(case.evidence)
+    assert found is not None
+    assert (set(found.ranks), found.kind in case.kinds) == (set(case.ranks), True), found.summary
+    assert found.why
+    assert len(found.lines) <= 20
+
+
+def test_a_chain_is_shown_from_its_root_on() -> None:
+    """The root of a chain of exceptions is the error; the text keeps the whole chain, root first."""
+    lines = lines_of(
+        2, 5.0, [f"[rank2]: {one}" if one else "" for one in texts.chained("KeyError: 'x'", "RuntimeError: y")]
+    )
+    found = first_error(ErrorEvidence({2: lines, 0: lines_of(0, 4.9, GLOO)}))
+    assert found is not None
+    assert (found.rank, found.error, found.chain) == (2, "KeyError: 'x'", ("KeyError: 'x'", "RuntimeError: y"))
+    assert found.others[0].ranks == (0,)
+    assert found.others[0].why == "its peer was gone already"
+
+
+def test_errors_that_the_rank_survived_do_not_count() -> None:
+    """An error after which a rank made more steps is not how it ended."""
+    old = [line._replace(step=10) for line in lines_of(0, 1.0, texts.traceback("OSError: [Errno 28] No space left"))]
+    later = [line._replace(step=90, number=50) for line in lines_of(0, 50.0, ["step 90"], stream="out")]
+    found = first_error(ErrorEvidence({0: [*old, *later], 1: lines_of(1, 60.0, texts.traceback("ValueError: z"))}))
+    assert found is not None
+    assert found.ranks == (1,)
+
+
+def test_clocks_that_are_not_known_well_enough_lower_the_confidence() -> None:
+    """Two different errors that are nearer in time than the clocks are known are told apart by what they say only."""
+    lines = {0: lines_of(0, 10.0, texts.traceback("ValueError: a")), 1: lines_of(1, 40.2, texts.gpu_memory(0), "b")}
+    known = first_error(ErrorEvidence(lines, skews={"a": Skew(0.0, 0.001), "b": Skew(30.0, 0.001)}))
+    rough = first_error(ErrorEvidence(lines, skews={"a": Skew(0.0, 0.5), "b": Skew(30.0, 0.5)}))
+    assert known is not None
+    assert rough is not None
+    assert (known.ranks, known.confidence > 0.9) == ((0,), True)
+    assert (rough.ranks, rough.confidence < 0.6) == ((1,), True)
+
+
+def test_no_rank_is_named_if_every_error_is_a_consequence() -> None:
+    """Ranks that all lost a peer, while none is silent, give no cause."""
+    found = first_error(ErrorEvidence({rank: lines_of(rank, 5.0 + rank, GLOO) for rank in range(4)}, world_size=4))
+    assert found is not None
+    assert (found.ranks, found.kind, found.confidence < 0.3) == ((), "peer", True)
+    assert found.summary.startswith("no rank is known as the cause")
+
+
+def test_a_rank_that_all_others_waited_for_is_named() -> None:
+    """A rank without a line is the cause if all others ran out of time."""
+    lines = {rank: lines_of(rank, 600.0, texts.watchdog(rank)) for rank in (0, 1, 3)}
+    found = first_error(ErrorEvidence(lines, world_size=4))
+    assert found is not None
+    assert (found.ranks, found.kind) == ((2,), "hang")
+
+
+def test_exceptions_alone_are_enough() -> None:
+    """Without consoles, the exceptions that the ranks reported decide."""
+    event = {
+        "rank": 3,
+        "time": 5.0,
+        "error": "RuntimeError: y",
+        "traceback": "\n".join(texts.chained("KeyError: 1", "RuntimeError: y")),
+    }
+    ends = [EndedRank(rank, "a", "killed", "killed by SIGTERM", 6.0) for rank in range(3)]
+    found = first_error(ErrorEvidence({}, ends, [event]))
+    assert found is not None
+    assert (found.rank, found.error, found.lines[-1]) == (3, "KeyError: 1", "RuntimeError: y")
+
+
+def test_a_healthy_run_has_no_first_error() -> None:
+    """Warnings and finished ranks are no error."""
+    lines = {0: lines_of(0, 1.0, list(texts.WARNINGS)), 1: lines_of(1, 2.0, texts.caught())}
+    ends = [EndedRank(0, "a", "finished"), EndedRank(1, "a", "finished")]
+    assert first_error(ErrorEvidence(lines, ends)) is None
+    assert first_error(ErrorEvidence()) is None
+
+
+def test_the_choice_of_torchrun_is_read() -> None:
+    """The rank that torchrun names as the root cause is found in its report."""
+    assert launcher_choice(ErrorEvidence({-1: lines_of(-1, 1.0, texts.table("t.py", 5, 1, 1))})) == 5
+    assert launcher_choice(ErrorEvidence({0: lines_of(0, 1.0, GLOO)})) is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world", "text"),
+    [([3], 4, "rank 3"), ([1, 2], 4, "ranks 1 and 2"), (list(range(9)), 99, "9 ranks"), ([0, 1], 2, "all 2 ranks")],
+)
+def test_ranks_in_words(ranks: list[int], world: int, text: str) -> None:
+    """Ranks are listed if they are few."""
+    assert ranks_text(ranks, world) == text
+
+
+PIECES = (
+    *texts.chained("KeyError: 1", "E: 2"),
+    *GLOO,
+    *texts.segfault(),
+    *texts.worker_exception("A: b"),
+    "",
+    "50%|██ |",
+)
+
+
+@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(string.printable, max_size=40)), max_size=60))
+def test_any_text_is_read(lines: list[str]) -> None:
+    """Cut, mixed and hostile tracebacks give reports inside the lines, never an exception."""
+    for report in reports_of(lines_of(0, 1.0, lines)):
+        assert 0 <= report.first <= report.last < len(lines)
+        assert math.isfinite(report.time)
+        assert report.chain
+
+
+def test_a_line_of_a_rank_needs_no_prefix_to_be_read() -> None:
+    """Prefixes of torch, torchrun, srun and Ray, and colours, do not hide an error."""
+    for head in ("", "[rank12]: ", "[default3]:", "17: ", "(RayTrainWorker pid=77, ip=10.0.0.1) ", "\x1b[31m"):
+        found = reports_of(lines_of(0, 1.0, [head + line for line in texts.traceback("ValueError: z")]))
+        assert [report.text for report in found] == ["ValueError: z"], head
