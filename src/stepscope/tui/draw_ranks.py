@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stepscope.core.node_names import short_node
 from stepscope.core.numbers import ABSENT, format_count, format_items, format_value
 from stepscope.core.terminal_text import cut, plain
 from stepscope.tui.frame import beside, box, filled, left, right
 from stepscope.tui.theme import phase_style
-from stepscope.views.ranks import LATE_SECONDS, LATE_SHARE, short_node
+from stepscope.views.ranks import LATE_SECONDS, LATE_SHARE
 from stepscope.views.terminal_ranks import RankLateness, RankScene, rank_scene
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.web.responses import Response
+from stepscope.web.json_object import Response
 
 
 class ShownRank(Response):
