@@ -150,7 +150,7 @@ def _life(state: RankState | None, newest: int | None, usual: float | None) -> d
     return {
         "state": state.state,
         "cause": state.cause,
-        "stall": str(getattr(state, "stall", "")),
+        "stall": state.stall,
         "step": state.step,
         "behind_steps": behind,
         "behind_seconds": None if behind is None or usual is None else behind * usual,
