@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.tui.draw_ranks import lateness
 from stepscope.tui.frame import ViewOptions, length
 from stepscope.tui.screen import DRAWN, draw
 from stepscope.tui.theme import style_of
 from stepscope.views.terminal import TerminalRank, TerminalScene
+from stepscope.views.terminal_ranks import lateness
 from tests.tui.scenes import alert, machine_scene, run_scene, sink
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -91,11 +91,11 @@ def test_wide_characters_keep_their_columns():
 
 
 def test_a_slow_rank_has_another_colour():
-    """The heat map shows the rank whose steps take 40 % longer in another colour than the others."""
+    """The heat map shows the rank whose own time is 40 % of a step longer in another colour than the others."""
     frame = draw(run_scene(), ViewOptions(view="ranks"), 120, 36)
     rows = [line for line in frame.lines if any(text.startswith("■") and len(text) == 1 for text, _ in line)]
     colours = [{style for text, style in row if text == "■" and style.startswith("heat")} for row in rows]
-    assert {"heat3"} in colours
+    assert {"heat4"} in colours
     assert {"heat0"} in colours
 
 
@@ -170,3 +170,35 @@ def test_no_sinks_no_line():
     """A run without sinks has no word about them."""
     for view in ("overview", "machine"):
         assert "sink" not in text_of(draw(run_scene(), ViewOptions(view=view), 120, 36))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_hundreds_of_ranks_are_a_line_for_each_node(size):
+    """With many ranks the node of the worst stands first, and the phases of that rank beside the median's."""
+    scene = run_scene(512)
+    for number, rank in scene.ranks.items():
+        rank.node = f"node-{number // 8}"
+    scene.ranks[2].phases["data"] = deque([0.02] * 64)
+    scene.ranks[2].steps = deque([0.25] * 64, maxlen=64)
+    scene.ranks[77].phases["data"] = deque([0.12] * 64)
+    scene.ranks[77].steps = deque([0.35] * 64, maxlen=64)
+    shown = text_of(draw(scene, ViewOptions(view="ranks"), *size)).splitlines()
+    assert "512 ranks on 64 nodes" in shown[2]
+    assert "most of it in data" in shown[2] or size[0] == 80
+    assert any("node-9 " in line and " 77 " in line for line in shown)
+    assert any("rank 77" in line for line in shown[3:])
+    lower = text_of(draw(scene, ViewOptions(view="ranks", line=63), *size))
+    assert "of 64" in lower
+    assert "rank 77" in lower.splitlines()[2]
+    assert "rank 77 node" not in lower
+
+
+def test_ranks_are_shown_one_by_one_on_demand():
+    """`g` shows each rank although there are many; what ended comes first."""
+    scene = run_scene(64)
+    for number, rank in scene.ranks.items():
+        rank.node = f"node-{number // 8}"
+    scene.ranks[50].state = "killed"
+    shown = text_of(draw(scene, ViewOptions(view="ranks", grouped=False), 120, 40)).splitlines()
+    assert "rank 50 is killed" in shown[2]
+    assert "50 killed" in shown[5]

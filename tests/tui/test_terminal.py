@@ -79,7 +79,7 @@ def test_a_run_is_shown_resized_and_left(terminal):
     window.tmux("resize-window", "-t", "t", "-x", "80", "-y", "24")
     until(lambda: max(map(len, window.screen().splitlines())) <= 80 and "╭─ loss" in window.screen(), "the new size")
     window.keys("4")
-    window.shows("the slowest first")
+    window.shows("mostly in")
     window.keys("q")
     window.shows("left 0")
     assert "before" in window.screen()

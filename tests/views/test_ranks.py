@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.sources.rank_places import Whereabouts
-from stepscope.sources.rank_table import RankRow, RankTable
+from stepscope.sources.rank_table import RankRow, RankSheet
 from stepscope.views.ranks import (
     groups,
     map_view,
@@ -26,7 +26,7 @@ from tests.fleet import fleet
 
 
 def table(*rows):
-    return RankTable(0, rows, (0, 99), 0.2)
+    return RankSheet(0, rows, (0, 99), 0.2)
 
 
 def test_the_sentence_names_the_late_rank(tmp_path):

@@ -18,7 +18,19 @@ from tests.integration.processes import until
 from tests.web.served import CONTRACT, Client, make_runs, ready, started
 
 ROOT = Path(__file__).resolve().parents[2]
-READS = ("run", "names", "events", "histograms", "machine", "alerts", "diagnosis", "ledger", "live")
+READS = (
+    "run",
+    "names",
+    "events",
+    "histograms",
+    "machine",
+    "alerts",
+    "diagnosis",
+    "ledger",
+    "live",
+    "ranks",
+    "ranks/map",
+)
 
 
 @pytest.fixture(scope="module")

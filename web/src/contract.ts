@@ -461,7 +461,7 @@ export interface RankHappening {
 }
 
 /** A quantity by rank and bucket of steps. */
-export interface RankMap {
+export interface RankHeat {
   what: string;
   unit: string;
   is_difference: boolean;
@@ -482,33 +482,6 @@ export interface RankProcess {
   node: string;
   step: number | null;
   metrics: Record<string, number | null>;
-}
-
-/** One rank; figures are means per step. */
-export interface RankRow {
-  rank: number;
-  node: string;
-  host: string;
-  state: string;
-  stall: string;
-  cause: string;
-  is_well: boolean;
-  is_late: boolean;
-  step: number | null;
-  behind_steps: number | null;
-  behind_seconds: number | null;
-  last_phase: string;
-  slowest_phase: string;
-  slowest_seconds: number | null;
-  step_seconds: number | null;
-  own_seconds: number | null;
-  late_seconds: number | null;
-  phases: Record<string, number>;
-  gpu: number | null;
-  gpu_name: string;
-  temperature: number | null;
-  throttled: string[];
-  coordinates: Record<string, number>;
 }
 
 /** A step of one rank, or the mean of several steps. */
@@ -537,7 +510,7 @@ export interface Ranks {
   definition: string;
   late: number[];
   dimensions: string[];
-  rows: RankRow[];
+  rows: ShownRank[];
 }
 
 /** Code that reads the same numbers. */
@@ -748,6 +721,33 @@ export interface Setting {
   same: boolean;
 }
 
+/** One rank; figures are means per step. */
+export interface ShownRank {
+  rank: number;
+  node: string;
+  host: string;
+  state: string;
+  stall: string;
+  cause: string;
+  is_well: boolean;
+  is_late: boolean;
+  step: number | null;
+  behind_steps: number | null;
+  behind_seconds: number | null;
+  last_phase: string;
+  slowest_phase: string;
+  slowest_seconds: number | null;
+  step_seconds: number | null;
+  own_seconds: number | null;
+  late_seconds: number | null;
+  phases: Record<string, number>;
+  gpu: number | null;
+  gpu_name: string;
+  temperature: number | null;
+  throttled: string[];
+  coordinates: Record<string, number>;
+}
+
 /** Another tool that gets a copy of the run, over all nodes. */
 export interface SinkRow {
   key: string;
@@ -817,7 +817,7 @@ export interface JsonRoutes {
   "/api/machine": RunMachine;
   "/api/names": Metrics;
   "/api/ranks": Ranks;
-  "/api/ranks/map": RankMap;
+  "/api/ranks/map": RankHeat;
   "/api/ranks/step": RankStep;
   "/api/recipe": Recipe;
   "/api/run": RunHead;

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring, status
 from stepscope.core.clock import boot_id
+from stepscope.core.coordinates import PLACED, of_environment
 from stepscope.core.defaults import VALUES, Defaults
 from stepscope.core.environment import ours
 from stepscope.core.identity import Distributed, Identity, Process, identify
@@ -186,12 +187,22 @@ def _open(
     )
     run = record(folder, identity, attempt, chosen)
     run.name, run.project = name or identity.run_id, project
+    _place(run, identity)
     if identity.rank == 0 and chosen.get("web.enabled"):
         from stepscope.session.page import serve_beside  # most runs do not need it
 
         more = (str(chosen.get("web.refresh_interval")), ",".join(chosen.get("web.metrics")))
         serve_beside(base.absolute(), str(chosen.get("web.host")), int(chosen.get("web.port")), *more)
     return run
+
+
+def _place(run: Run, identity: Identity) -> None:
+    """Record where this rank is, as its launcher says; a job of one rank has no places."""
+    if identity.world_size < 2:
+        return
+    local = {"local_rank": identity.local_rank, "node_rank": identity.node_rank}
+    known = {name: number for name, number in local.items() if number is not None}
+    run.own_event(PLACED, coordinates=of_environment(os.environ), source="environment", **known)
 
 
 def _wanted(config: Config | Defaults, identity: Identity) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
+from stepscope.core.coordinates import BY_HAND, PLACED, dimension_of
 from stepscope.core.endings import end_of
 from stepscope.core.errors import in_words
 from stepscope.core.events import USER, WRITTEN_BY
@@ -115,6 +116,17 @@ class Run(Recorder):
         step = self._intake.step(self, fields.pop("step", None))
         at = self.step_index if step is None else step
         self._intake.event(self, {"kind": kind, **fields}, at, time.monotonic_ns())
+
+    def place(self, **coordinates: int) -> None:
+        """Say where this rank is in its job, such as `run.place(data=3, tensor=1)`, where Stepscope cannot know.
+
+        Views of ranks group by these names. With torch's device mesh or Megatron it is recorded by itself.
+        """
+        given: dict[str, Any] = coordinates
+        known = {dimension_of(name): at for name, at in given.items() if isinstance(at, int)}
+        if len(known) < len(coordinates):
+            self._intake.count(self, "place", "cannot place this rank: a coordinate is no whole number; pass integers")
+        self.own_event(PLACED, coordinates=known, source=BY_HAND)
 
     def histogram(self, name: str, values: Any, step: int | None = None, bins: int = 64) -> None:
         """Record the distribution of the values of an array (or tensor).

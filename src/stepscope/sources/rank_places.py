@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.core.coordinates import BY_HAND, PLACED
 from stepscope.core.events import ours
 
 if TYPE_CHECKING:
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
 
     from stepscope.store.reader import Past
 
-PLACED = "rank_placed"
-"""Kind of the event that says where a rank is."""
-BY_HAND = "run.place"
-"""Source of what the program itself said."""
 POINTS = 10
 """Buckets from which the newest sample is read."""
 SAMPLES = ("temperature_celsius", "throttle_")

@@ -1,16 +1,18 @@
 """The ranks of a run's newest attempt: where each one is, how long its steps take, and how late it is.
 
 The ranks of one job meet in every step, so their steps take equally long. What differs is a rank's own time: its step
-without the phases in which it may wait for others. A rank is late by its own time beyond that of the median rank.
+without the phases in which it may wait for others. A rank is late by its own time beyond the median of the other ranks.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis.stragglers.lateness import beyond_others
 from stepscope.core.events import ours
 from stepscope.core.vocabulary import MEETING, phase_place, unit_of
 from stepscope.sources.attempts import PHASE, STEP, nodes_of
@@ -53,15 +55,17 @@ class RankRow:
     last_phase: str = ""
     """The phase in which an event last found it."""
     slowest_phase: str = ""
-    """The phase in which it is the most beyond the median rank."""
+    """The phase in which it is the most beyond the median of the other ranks."""
     slowest_seconds: float | None = None
     """By how much."""
     step_seconds: float | None = None
     own_seconds: float | None = None
     late_seconds: float | None = None
-    """Own time beyond that of the median rank; negative for a rank that is faster."""
+    """Own time beyond the median of the other ranks; negative for a rank that is faster."""
     phases: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each phase."""
+    beyond: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of each phase beyond the median of the other ranks."""
     place: Whereabouts = field(default_factory=Whereabouts)
 
     @property
@@ -71,7 +75,7 @@ class RankRow:
 
 
 @dataclass(frozen=True)
-class RankTable:
+class RankSheet:
     """The ranks of one attempt, ascending, and what the median rank does."""
 
     attempt: int
@@ -100,7 +104,7 @@ class RankMap:
     usual: Floats
     """Median over the ranks of each bucket; of the step time where the map shows how late ranks are."""
     is_difference: bool
-    """Whether the values are seconds beyond the median rank."""
+    """Whether the values are seconds beyond the median of the other ranks."""
     steps: tuple[int, int]
     """First and last step that was recorded in the range; (0, -1) if there is none."""
     level: int = 1
@@ -109,7 +113,7 @@ class RankMap:
 
 def rank_table(
     past: Past, steps: tuple[int, int] | None = None, names: Sequence[str] | None = None, *, figures_only: bool = False
-) -> RankTable:
+) -> RankSheet:
     """Return the ranks of the newest attempt; figures are from `steps`, by default the newest that were recorded.
 
     `names` are the metrics of the run, if they are known already. With `figures_only`, the rows have no places and no
@@ -135,7 +139,7 @@ def rank_table(
         rows.append(
             RankRow(rank, node, last_phase=phases.get(rank, ""), place=places.get(rank, Whereabouts()), **facts)
         )
-    return RankTable(attempt, rows, grid.steps, figures.usual, figures.median, figures.is_own)
+    return RankSheet(attempt, rows, grid.steps, figures.usual, figures.median, figures.is_own)
 
 
 def _life(state: RankState | None, newest: int | None, usual: float | None) -> dict[str, Any]:
@@ -146,7 +150,7 @@ def _life(state: RankState | None, newest: int | None, usual: float | None) -> d
     return {
         "state": state.state,
         "cause": state.cause,
-        "stall": str(getattr(state, "stall", "")),
+        "stall": state.stall,
         "step": state.step,
         "behind_steps": behind,
         "behind_seconds": None if behind is None or usual is None else behind * usual,
@@ -163,11 +167,19 @@ class _Figures:
     phases: dict[str, Floats]
     is_own: bool
 
+    @functools.cached_property
+    def late(self) -> Floats:
+        return beyond(self.own[:, np.newaxis])[:, 0]
+
+    @functools.cached_property
+    def beyond(self) -> dict[str, Floats]:
+        return {name: beyond(seconds[:, np.newaxis])[:, 0] for name, seconds in self.phases.items()}
+
     @property
     def usual(self) -> float | None:
         return _number(_median(self.step)) if len(self.step) else None
 
-    @property
+    @functools.cached_property
     def median(self) -> dict[str, float]:
         found = {name: _number(_median(values)) for name, values in self.phases.items()}
         return {name: value for name, value in found.items() if value is not None}
@@ -178,13 +190,14 @@ class _Figures:
         if at is None:
             return {}
         phases = {name: value for name, values in self.phases.items() if (value := _number(values[at])) is not None}
-        beyond = {name: value - self.median[name] for name, value in phases.items() if name not in MEETING}
-        slowest = max(beyond, key=lambda name: beyond[name], default="")
+        beyond = {name: value for name in phases if (value := _number(self.beyond[name][at])) is not None}
+        slowest = max((name for name in beyond if name not in MEETING), key=lambda name: beyond[name], default="")
         return {
             "step_seconds": _number(self.step[at]),
             "own_seconds": _number(self.own[at]),
-            "late_seconds": _number(self.own[at] - _median(self.own)),
+            "late_seconds": _number(self.late[at]),
             "phases": phases,
+            "beyond": beyond,
             "slowest_phase": slowest,
             "slowest_seconds": beyond.get(slowest),
         }
@@ -212,6 +225,16 @@ def own_seconds(grid: RankMatrix) -> tuple[Floats, bool]:
     return np.where(measured, np.maximum(0.0, step - waited), np.nan), True
 
 
+def beyond(values: Floats) -> Floats:
+    """Return by how much each rank exceeds the median of the others in each bucket; NaN without any others."""
+    found = np.full(values.shape, np.nan)
+    for bucket, column in enumerate(values.T):
+        known = np.isfinite(column)
+        if known.sum() > 1:
+            found[known, bucket] = beyond_others(column[known])
+    return found
+
+
 def _per_step(grid: RankMatrix, name: str) -> Floats:
     """Return the seconds of a phase per step whose phases were measured: a step without the phase counts as 0."""
     phases = [cells.count for one, cells in grid.cells.items() if one.startswith(PHASE)]
@@ -228,7 +251,7 @@ def rank_map(past: Past, what: str = LATE, steps: tuple[int, int] | None = None,
     grid = rank_matrix(past, MatrixAsk(names, attempt, steps, buckets))
     if what == LATE:
         own, _ = own_seconds(grid)
-        values, unit = own - _median(own), "seconds"
+        values, unit = beyond(own), "seconds"
         usual = _median(grid.cells[STEP].mean if STEP in grid.cells else own)
     else:
         values = grid.cells[what].mean if what in grid.cells else np.full((len(grid.ranks), 0), np.nan)

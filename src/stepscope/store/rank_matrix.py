@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stepscope.store.block_cache import BlockCache
     from stepscope.store.snapshot import Snapshot
 
-FEW_POINTS = 200_000
+FEW_POINTS = 400_000
 """Points of one query that are read one by one."""
 MANY_RANKS = 1024
 """Ranks that are assumed while their number is unknown."""

@@ -19,6 +19,7 @@ from textual.widget import Widget
 from stepscope.alerts.user_requests import ask
 from stepscope.core.errors import StepscopeError
 from stepscope.tui.draw_alerts import listed
+from stepscope.tui.draw_ranks import is_grouped, lines_of
 from stepscope.tui.frame import Frame, ViewOptions
 from stepscope.tui.reading import SECONDS, command, environment, opened
 from stepscope.tui.saving import save
@@ -87,6 +88,7 @@ class TopApp(App[None]):
         Binding("r", "reset", "reset history"),
         Binding("l", "log", "logarithmic"),
         Binding("d", "diagnose", "diagnose"),
+        Binding("g", "group", "ranks by node"),
         Binding("a", "acknowledge", "acknowledge"),
         Binding("space", "pause", "pause"),
         Binding("question_mark", "help", "help"),
@@ -250,13 +252,22 @@ class TopApp(App[None]):
             self.feed.scene.loading = True
 
     def action_move(self, by: int) -> None:
-        """Scroll, or select an alert."""
+        """Scroll, or select an alert, rank or node."""
         if self.options.view == "alerts":
             most = max(0, len(listed(self.feed.scene)) - 1)
             self.options = replace(self.options, chosen=max(0, min(most, self.options.chosen + by)))
+        elif self.options.view == "ranks":
+            most = max(0, lines_of(self.feed.scene, self.options) - 1)
+            self.options = replace(self.options, line=max(0, min(most, self.options.line + by)))
         else:
             self.options = replace(self.options, scroll=max(0, self.options.scroll + by))
         self.draw()
+
+    def action_group(self) -> None:
+        """Show the ranks by node, or each of them."""
+        if self.options.view == "ranks":
+            self.options = replace(self.options, grouped=not is_grouped(self.feed.scene, self.options), line=0)
+            self.draw()
 
     def action_home(self) -> None:
         """Go back to the first view."""

@@ -120,7 +120,8 @@ KEYS = (
     ("r", "clear the graphs"),
     ("d", "diagnose the run now (in Alerts)"),
     ("a", "acknowledge the chosen alert (in Alerts)"),
-    ("up, down", "scroll, choose an alert; or the wheel"),
+    ("g", "by node, or each rank (in Ranks)"),
+    ("up, down", "scroll, choose an alert or a rank; or the wheel"),
     ("space", "pause, resume"),
     ("esc", "back to the first view"),
 )

@@ -1,136 +1,198 @@
-"""The ranks of a run: a heat map of their recent steps, and a table."""
+"""The ranks of a run: the worst first or by node, how late each is in its recent steps, and one beside the median."""
 
 from __future__ import annotations
 
-import itertools
-from statistics import median
 from typing import TYPE_CHECKING
 
-from stepscope.core.numbers import format_change, format_value
+from stepscope.core.node_names import short_node
+from stepscope.core.numbers import ABSENT, format_count, format_items, format_value
 from stepscope.core.terminal_text import cut, plain
-from stepscope.tui.draw_machine import percent
-from stepscope.tui.frame import box
+from stepscope.tui.frame import beside, box, filled, left, right
+from stepscope.tui.theme import phase_style
+from stepscope.views.ranks import LATE_SECONDS, LATE_SHARE
+from stepscope.views.terminal_ranks import RankLateness, RankScene, rank_scene
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from stepscope.tui.frame import Line, ViewOptions
-    from stepscope.views.terminal import TerminalRank, TerminalScene
+    from stepscope.views.terminal import TerminalScene
 
-SLOW = (1.05, 1.15, 1.3, 1.6, 2.0)
-"""Times the usual step from which on a cell takes the next colour."""
+SHADES = (0.05, 0.1, 0.2, 0.3, 0.5)
+"""Shares of a step by which a rank is late, from which on a cell takes the next colour."""
 LEGEND: Line = [
-    *(("■", "heat0"), (" usual ", "dim")),
-    *(("■", "heat2"), (" +15 % ", "dim")),
-    *(("■", "heat4"), (" +60 % ", "dim")),
-    *(("■", "heat5"), (" twice", "dim")),
+    *(("■", "heat0"), (" on time ", "dim")),
+    *(("■", "heat2"), (" late by 10 % ", "dim")),
+    *(("■", "heat4"), (" 30 % ", "dim")),
+    *(("■", "heat5"), (" half a step", "dim")),
 ]
+MANY = 32
+"""Ranks from which on they are grouped by node, if there are several."""
+WIDE, WIDER = 110, 150
+"""Columns from which on the selected rank stands beside the list of nodes, and of ranks."""
+ASIDE = 46
+"""Columns of the selected rank there."""
 
 
-def heat_of(seconds: float, usual: float) -> str:
-    """Return the colour of a step that takes so long where it usually takes `usual`."""
-    ratio = seconds / usual if usual > 0 else 1.0
-    return f"heat{sum(ratio >= limit for limit in SLOW)}"
+def heat_of(late: float | None, usual: float) -> str:
+    """Return the colour of a rank that is late by so many seconds of a usual step."""
+    if late is None or late != late or usual <= 0:  # noqa: PLR0124 - NaN
+        return "faint"
+    return f"heat{sum(late / usual >= limit for limit in SHADES)}"
 
 
-def usual_step(ranks: Sequence[TerminalRank]) -> float:
-    """Return the median of all recent steps, in seconds."""
-    every = sorted(seconds for rank in ranks for seconds in rank.steps if seconds == seconds)  # noqa: PLR0124 - NaN
-    return every[len(every) // 2] if every else 0.0
+def is_grouped(scene: TerminalScene, options: ViewOptions) -> bool:
+    """Return whether a line stands for a node rather than for a rank."""
+    nodes = {rank.node for rank in scene.ranks.values()}
+    return len(nodes) > 1 and (len(scene.ranks) > MANY if options.grouped is None else options.grouped)
+
+
+def lines_of(scene: TerminalScene, options: ViewOptions) -> int:
+    """Return how many lines can be selected."""
+    return len({rank.node for rank in scene.ranks.values()} if is_grouped(scene, options) else scene.ranks)
 
 
 def ranks_view(scene: TerminalScene, width: int, height: int, options: ViewOptions) -> list[Line]:
-    """Return the view: the map above, the table below."""
-    ranks = [rank for _, rank in sorted(scene.ranks.items())]
-    if not ranks:
+    """Return the view: a sentence, the list, and the phases of the selected rank beside those of the median rank."""
+    if not scene.ranks:
         return box([("ranks", "title")], [[(" no rank has written yet", "dim")]], width, height)
-    usual = usual_step(ranks)
-    table_rows = min(len(ranks) + 3, max(5, height // 2))
-    upper = height - table_rows
-    lines = heat_box(ranks, usual, width, upper, options) if upper >= 4 else []
-    return [*lines, *table_box(ranks, usual, width, height - len(lines), options)]
+    shown = rank_scene(scene.ranks.values())
+    top: Line = [(" ", ""), (cut(sentence(shown), width - 2), "bad" if late_ranks(shown) else "")]
+    chosen = min(options.line, lines_of(scene, options) - 1)
+    grouped = is_grouped(scene, options)
+    selected = list(shown.nodes().values())[chosen][0] if grouped else shown.ranks[chosen]
+    room = height - 1
+    if width >= (WIDE if grouped else WIDER):
+        listed = list_box(shown, width - ASIDE, room, chosen, grouped=grouped)
+        return [top, *beside([listed, rank_box(selected, shown, ASIDE, room)])]
+    low = min(len(shown.phases) + 4, room // 2) if room >= 12 else 0
+    listed = list_box(shown, width, room - low, chosen, grouped=grouped)
+    return [top, *listed, *(rank_box(selected, shown, width, low) if low else [])]
 
 
-def heat_box(ranks: Sequence[TerminalRank], usual: float, width: int, height: int, options: ViewOptions) -> list[Line]:
-    """Return a row for each rank and a column for each recent step; two ranks to a line where they are many."""
-    inner, rows = width - 2, height - 2
-    if len(ranks) > rows * 2:
-        body = _cells(ranks, usual, inner, rows)
-    elif len(ranks) > rows:
-        body = [_pair(one, two, usual, inner) for one, two in itertools.zip_longest(ranks[::2], ranks[1::2])]
-    else:
-        body = [_row(rank, usual, inner) for rank in ranks[options.scroll :]]
-    title: Line = [("step time of the ranks, recent steps", "title")]
-    return box(title, body, width, min(height, len(body) + 2), LEGEND if width >= 90 else ())
+def late_ranks(shown: RankScene) -> list[RankLateness]:
+    """Return the ranks that are late enough to be named, the latest first."""
+    least = max(LATE_SECONDS, LATE_SHARE * shown.usual)
+    late = [row for row in shown.ranks if row.late is not None and row.late >= least]
+    return sorted(late, key=lambda row: -(row.late or 0.0))
 
 
-def _row(rank: TerminalRank, usual: float, width: int) -> Line:
-    label = f" {rank.rank:>5} "
-    shown = list(rank.steps)[-(width - len(label) - 12) :]
-    wide = max(1, (width - len(label) - 12) // max(1, rank.steps.maxlen or 1))
-    cells = [("■" * wide, heat_of(seconds, usual)) for seconds in shown]
-    return [(label, "dim"), *cells, (f"  {format_value(rank.step_seconds, 'seconds')}", "")]
+def sentence(shown: RankScene) -> str:
+    """Return how many ranks there are and which of them needs attention."""
+    nodes = len(shown.nodes())
+    parts = [format_items(len(shown.ranks), "rank") + (f" on {format_items(nodes, 'node')}" if nodes > 1 else "")]
+    bad = [row for row in shown.ranks if not row.is_well]
+    if bad and len(bad) < len(shown.ranks):
+        more = f" and {len(bad) - 1} more are" if len(bad) > 1 else " is"
+        parts.append(f"rank {bad[0].rank.rank}{more} {plain(bad[0].rank.state, 20)}")
+    late = late_ranks(shown)
+    if late:
+        where = f" on {plain(short_node(late[0].rank.node), 40)}" if nodes > 1 else ""
+        text = f"rank {late[0].rank.rank}{where} is late by {format_value(late[0].late, 'seconds')} of"
+        text += f" {format_value(shown.usual, 'seconds')}"
+        parts.append(text + (f", most of it in {plain(late[0].slowest, 30)}" if late[0].slowest else ""))
+    elif len(shown.ranks) > 1 and shown.usual:
+        parts.append("no rank is late")
+    return "; ".join(parts)
 
 
-def _pair(first: TerminalRank, second: TerminalRank | None, usual: float, width: int) -> Line:
-    """Return two ranks on one line, with half blocks."""
-    label = f" {first.rank:>5} "
-    size = width - len(label) - 1
-    upper, lower = list(first.steps)[-size:], list(second.steps)[-size:] if second else []
-    line: Line = [(label, "dim")]
-    for above, below in itertools.zip_longest(upper, lower):
-        top = "" if above is None else heat_of(above, usual)
-        line.append(("▀", top if below is None else f"{top} on_{heat_of(below, usual)}"))
-    return line
+def list_box(shown: RankScene, width: int, height: int, chosen: int, *, grouped: bool) -> list[Line]:
+    """Return the lines of ranks or nodes, scrolled so that the selected one is visible."""
+    inner = width - 2
+    head, rows = _nodes(shown, inner) if grouped else _ranks(shown, inner)
+    tall = max(0, height - 3)
+    first = max(0, min(chosen - tall // 2, len(rows) - tall))
+    body: list[Line] = [[(cut(head, inner), "dim")]]
+    for place in range(first, min(len(rows), first + tall)):
+        row = rows[place]
+        body.append(
+            [(text, f"{style} selected".strip()) for text, style in row[:2]] + row[2:] if place == chosen else row
+        )
+    above = f"{first + 1} to {min(len(rows), first + tall)} of {format_count(len(rows))}"
+    end: Line = [(f"{above}, worst first", "dim")] if len(rows) > tall else list(LEGEND) if width >= 90 else []
+    return box([("nodes" if grouped else "ranks", "title")], body, width, height, end)
 
 
-def _cells(ranks: Sequence[TerminalRank], usual: float, width: int, rows: int) -> list[Line]:
-    """Return a cell for each rank: very many of them."""
-    per_row = max(1, width - 9)
-    lines: list[Line] = []
-    for start in range(0, min(len(ranks), per_row * rows), per_row):
-        means = [rank.step_seconds for rank in ranks[start : start + per_row]]
-        cells = [("■", "faint" if mean is None else heat_of(mean, usual)) for mean in means]
-        lines.append([(f" {ranks[start].rank:>5} ", "dim"), *cells])
-    return lines
+def _ranks(shown: RankScene, width: int) -> tuple[str, list[Line]]:
+    time = "own time" if shown.is_own else "step time"
+    head = f" {'rank':>5} {'state':<9} {'step':>9} {'late':>9} {'mostly in':<13} {time:>9} "
+    strip = max(0, min(64, width - len(head) - 12))
+    head += f"{'recent steps':<{strip}} node" if strip >= 12 else "node"
+    rows: list[Line] = []
+    for row in shown.ranks:
+        rank = row.rank
+        line: Line = [(f" {rank.rank:>5} ", "bold"), (f"{cut(plain(rank.state), 9):<9} ", "" if row.is_well else "bad")]
+        step = ABSENT if rank.step is None else str(rank.step)
+        line += [(f"{right(step, 9)} ", ""), *_late(row, shown)]
+        line.append((f"{right(format_value(row.own, 'seconds'), 9)} ", ""))
+        if strip >= 12:
+            recent = row.recent[-strip:]
+            line += [("■", heat_of(late, shown.usual)) for late in recent] + [(" " * (strip - len(recent)), "")]
+            line.append((" ", ""))
+        rows.append([*line, (plain(short_node(rank.node), 40), "dim")])
+    return head, rows
 
 
-def lateness(ranks: Sequence[TerminalRank]) -> dict[int, tuple[float, float]]:
-    """Return each rank's own seconds per step, and how far they are behind the median of the others.
-
-    Ranks that synchronize in every step have equal step times; the late rank shows in the time before they meet. If
-    that was not measured, the whole step counts.
-    """
-    own = {rank.rank: rank.own_seconds for rank in ranks}
-    if any(seconds is None for seconds in own.values()):
-        own = {rank.rank: rank.step_seconds for rank in ranks}
-    known = {rank: seconds for rank, seconds in own.items() if seconds is not None}
-    return {
-        rank: (seconds, seconds - median([*(other for one, other in known.items() if one != rank)] or [seconds]))
-        for rank, seconds in known.items()
-    }
+def _late(row: RankLateness, shown: RankScene) -> Line:
+    """Return by how much a rank is late, and in which phase."""
+    late = row.late
+    if late is None or not shown.usual:
+        return [(f"{ABSENT:>9} {'':<13} ", "dim")]
+    style = heat_of(late, shown.usual)
+    if abs(late) < 0.005 * shown.usual:
+        return [(f"{'0':>9} {'':<13} ", style)]
+    text = ("+" if late > 0 else "") + format_value(late, "seconds")
+    return [(f"{right(text, 9)} {left(plain(row.slowest) if late > 0 else '', 13)} ", style)]
 
 
-def table_box(ranks: Sequence[TerminalRank], usual: float, width: int, height: int, options: ViewOptions) -> list[Line]:
-    """Return the ranks as a table, the slowest first."""
-    measured = all(rank.own_seconds is not None for rank in ranks)
-    time = "own time" if measured else "step time"
-    titles = f" {'rank':>5} {'state':<9} {'step':>9} {time:>10} {'against':>8} {'data':>6}"
-    titles += f" {'cpu':>6} {'memory':>11}"
-    rows: list[Line] = [[(titles, "dim")]]
-    late = lateness(ranks)
-    order = sorted(ranks, key=lambda rank: -late.get(rank.rank, (0.0, 0.0))[0])
-    for rank in order[options.scroll : options.scroll + height - 3]:
-        mean, behind = late.get(rank.rank, (None, 0.0))
-        ratio = "" if mean is None or not usual else format_change(behind / usual).removesuffix(" more")
-        total = sum(sum(recent) for recent in rank.phases.values())
-        data = sum(rank.phases.get("data", ())) / total if total > 0 else None
-        memory = rank.values.get("tree_memory_bytes", rank.values.get("memory_bytes"))
-        cpu = rank.values.get("tree_cpu_ratio", rank.values.get("cpu_ratio"))
-        bad = rank.state not in {"running", "finished"}
-        line: Line = [(f" {rank.rank:>5} ", "bold"), (f"{cut(plain(rank.state), 9):<9} ", "bad" if bad else "")]
-        line += [(f"{rank.step if rank.step is not None else '-':>9} {format_value(mean, 'seconds'):>10} ", "")]
-        line += [(f"{ratio:>8} ", heat_of(usual + behind, usual)), (f"{percent(data):>6} {percent(cpu):>6} ", "")]
-        rows.append([*line, (f"{format_value(memory, 'bytes'):>11}", ""), (f"  {plain(rank.node, 40)}", "dim")])
-    tall = min(height, len(rows) + 2)
-    return box([("ranks", "title")], rows, width, tall, [(f"{len(ranks)}, the slowest first", "dim")])
+def _nodes(shown: RankScene, width: int) -> tuple[str, list[Line]]:
+    """Return a line for each node: its worst rank, and a cell for each of its ranks."""
+    nodes = shown.nodes()
+    wide = max(6, min(24, max(len(short_node(node)) for node in nodes)))
+    head = f" {'node':<{wide}} {'ranks':>5} {'worst':>6} {'late':>9} {'mostly in':<13} {'states':<12} each rank"
+    rows: list[Line] = []
+    for node, own in nodes.items():
+        worst = own[0]
+        bad = [row for row in own if not row.is_well]
+        states = f"{len(bad)} {plain(bad[0].rank.state, 9)}" if bad else plain(worst.rank.state, 12)
+        line: Line = [(f" {left(plain(short_node(node)) or '-', wide)} ", "bold"), (f"{len(own):>5} ", "")]
+        line += [
+            (f"{worst.rank.rank:>6} ", ""),
+            *_late(worst, shown),
+            (left(states, 12), "bad" if bad else ""),
+            (" ", ""),
+        ]
+        every = sorted(own, key=lambda row: row.rank.rank)
+        cells = max(1, width - len(head) + 9)
+        line += [("■", "bad" if not row.is_well else heat_of(row.late, shown.usual)) for row in every[:cells]]
+        rows.append(line)
+    return head, rows
+
+
+def rank_box(row: RankLateness, shown: RankScene, width: int, height: int) -> list[Line]:
+    """Return the phases of one rank beside those of the median rank."""
+    inner = width - 2
+    rank = row.rank
+    body: list[Line] = [[(f" {'phase':<13}{'this rank':>10}{'median':>9}{'beyond':>10}", "dim")]]
+    longest = max([*row.phases.values(), *shown.phases.values()], default=0.0)
+    for name, usual in shown.phases.items():
+        seconds = row.phases.get(name, 0.0)
+        beyond = seconds - usual
+        much = beyond > LATE_SHARE * shown.usual and name not in {"backward", "communication"}
+        change = (
+            "0" if abs(beyond) < 0.005 * shown.usual else ("+" if beyond > 0 else "") + format_value(beyond, "seconds")
+        )
+        line: Line = [(f" {left(plain(name), 13)}", "")]
+        line += [(right(format_value(seconds, "seconds"), 10), ""), (right(format_value(usual, "seconds"), 9), "")]
+        line.append((right(change, 10), "bad" if much else "dim"))
+        room = inner - 46
+        if room >= 8 and longest:
+            line += [(" ", ""), ("█" * max(1, round(seconds / longest * room)), phase_style(name))]
+        body.append(line)
+    if not shown.phases:
+        body = [[(" the phases of its steps were not recorded", "dim")]]
+    memory = rank.values.get("tree_memory_bytes", rank.values.get("memory_bytes"))
+    cpu = rank.values.get("tree_cpu_ratio", rank.values.get("cpu_ratio"))
+    facts = [f"cpu {format_value(cpu, 'ratio')}"] if cpu is not None else []
+    facts += [f"memory {format_value(memory, 'bytes')}"] if memory is not None else []
+    body += [[], [(f" {', '.join(facts)}", "dim")]] if facts else []
+    title: Line = [(f"rank {rank.rank}", "title"), (f" {plain(short_node(rank.node), 24)}", "dim")]
+    return filled(box(title, body, width, min(height, max(4, len(body) + 2))), width, height)

@@ -29,6 +29,10 @@ class ViewOptions:
     """Rows or graphs scrolled past."""
     chosen: int = 0
     """Index of the selected alert."""
+    line: int = 0
+    """Index of the selected rank or node."""
+    grouped: bool | None = None
+    """Whether the ranks are shown by node; None: if there are many."""
     paused: bool = False
     hint: str = ""
     """An extra line above the keys; empty: no line."""

@@ -244,7 +244,8 @@ class RunFeed(SceneFeed):
         for node in nodes:
             for number, state in node.ranks.items() if node.attempt == newest else ():
                 rank = self._rank(number)
-                rank.state, rank.node, rank.pid, rank.step = state.state, node.node, state.pid, state.step
+                rank.state, rank.node = state.stall or state.state, node.node
+                rank.pid, rank.step = state.pid, state.step
         if self._seen_events != self._events.total:
             self._seen_events = self._events.total
             found, _ = read_events(self._folder)

@@ -30,7 +30,7 @@ QUIET = frozenset(
     (
         *("histogram", "definitions", "config", "instrumentation", "hyperparameters", "alert_options"),
         *("optimizer_made", "loader", "graph", "torch_setup", "optimizer_setup", "gradient_layers", "log"),
-        *("flight_recorder", "nccl_ras"),
+        *("flight_recorder", "nccl_ras", "rank_placed"),
     )
 )
 """Kinds that are hidden unless requested: data of other views."""

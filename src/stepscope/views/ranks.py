@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.core.node_names import short_node
 from stepscope.core.numbers import format_count, format_items, format_value
 from stepscope.core.vocabulary import MEETING, phase_place
-from stepscope.sources.rank_table import LATE, RankRow, RankTable, rank_map, rank_table
+from stepscope.sources.rank_table import LATE, RankRow, RankSheet, rank_map, rank_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,8 +27,8 @@ DIGITS = 3
 """Significant digits of the values of a map."""
 DEFINITIONS = {
     True: "late: a rank's step without the phases in which it may wait for others (backward, communication), "
-    "beyond that of the median rank",
-    False: "late: a rank's step time beyond that of the median rank; the phases of its steps were not measured",
+    "beyond the median of the other ranks",
+    False: "late: a rank's step time beyond the median of the other ranks; the phases of its steps were not measured",
 }
 
 
@@ -62,7 +62,7 @@ def sorted_rows(rows: Sequence[dict[str, Any]], sort: str = "late") -> list[dict
     return [row for _, row in sorted(zip(by_state, rows, strict=True), key=lambda pair: (*pair[0], pair[1]["rank"]))]
 
 
-def ordered(table: RankTable) -> list[RankRow]:
+def ordered(table: RankSheet) -> list[RankRow]:
     """Return the rows, the worst first: those that need attention, then the latest."""
     alone = _exceptions(table.rows)
     return sorted(table.rows, key=lambda row: (row.rank not in alone, -(row.late_seconds or 0.0), row.rank))
@@ -74,7 +74,7 @@ def is_late(row: RankRow, usual: float | None) -> bool:
     return usual is not None and late >= max(LATE_SECONDS, LATE_SHARE * usual)
 
 
-def summary(table: RankTable) -> str:
+def summary(table: RankSheet) -> str:
     """Return one sentence: how many ranks, how far, and which of them needs attention."""
     nodes = len({row.node for row in table.rows if row.node})
     parts = [format_items(len(table.rows), "rank") + (f" on {format_items(nodes, 'node')}" if nodes else "")]
@@ -86,7 +86,7 @@ def summary(table: RankTable) -> str:
     return "; ".join([*parts, *_exceptional(table), _latest(table)]).rstrip("; ")
 
 
-def _latest(table: RankTable) -> str:
+def _latest(table: RankSheet) -> str:
     usual = table.usual_seconds
     known = [row for row in table.rows if row.late_seconds is not None]
     if usual is None or len(known) < 2:
@@ -113,7 +113,7 @@ def _exceptions(rows: Iterable[RankRow]) -> set[int]:
     return bad if len(bad) <= len(every) // 2 else {row.rank for row in every if row.stall}
 
 
-def _exceptional(table: RankTable) -> list[str]:
+def _exceptional(table: RankSheet) -> list[str]:
     states = Counter(row.stall or row.state for row in table.rows if not row.is_well)
     found = []
     for state, number in states.most_common(3):
@@ -220,14 +220,14 @@ def rounded(values: Floats) -> list[float | None]:
 
 
 def step_view(past: Past, steps: tuple[int, int], rank: int | None = None) -> dict[str, Any]:
-    """Return one step, or the mean of several, of a rank, by default of the latest: beside those of the median rank."""
+    """Return one step, or the mean of several, of a rank, by default of the latest: beside the median of the others."""
     table = rank_table(past, steps, figures_only=True)
     known = [row for row in table.rows if row.step_seconds is not None]
     wanted = [row for row in known if row.rank == rank]
     shown = wanted[0] if wanted else None
     if rank is None and known:
         shown = max(known, key=lambda row: (row.late_seconds or 0.0, -row.rank))
-    own = {} if shown is None else shown.phases
+    own, beyond = ({}, {}) if shown is None else (shown.phases, shown.beyond)
     return {
         "step": steps[0],
         "last_step": steps[1],
@@ -242,7 +242,7 @@ def step_view(past: Past, steps: tuple[int, int], rank: int | None = None) -> di
             {
                 "phase": name,
                 "seconds": own.get(name),
-                "usual_seconds": table.usual_phases.get(name),
+                "usual_seconds": own[name] - beyond[name] if name in beyond else table.usual_phases.get(name),
                 "may_wait": name in MEETING,
             }
             for name in sorted({*own, *table.usual_phases}, key=lambda name: (phase_place(name), name))

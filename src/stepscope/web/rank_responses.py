@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.web.json_object import Response
 
 
-class RankRow(Response):
+class ShownRank(Response):
     """One rank; figures are means per step."""
 
     rank: int
@@ -55,10 +55,10 @@ class Ranks(Response):
     late: list[int]
     dimensions: list[str]
     """What ranks can be grouped by: node, and coordinates."""
-    rows: list[RankRow]
+    rows: list[ShownRank]
 
 
-class RankMap(Response):
+class RankHeat(Response):
     """A quantity by rank and bucket of steps."""
 
     what: str

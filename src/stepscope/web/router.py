@@ -140,7 +140,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     _read("/api/histograms", "The histograms of a run", given.HistogramParameters, responses.Histograms),
     _read("/api/machine", "The machine of a run", RunParameters, responses.RunMachine),
     _read("/api/ranks", "The ranks of a run, the worst first", given.RankParameters, ranks.Ranks),
-    _read("/api/ranks/map", "A metric by rank and step", given.RankMapParameters, ranks.RankMap),
+    _read("/api/ranks/map", "A metric by rank and step", given.RankMapParameters, ranks.RankHeat),
     _read("/api/ranks/step", "A step of one rank", given.RankStepParameters, ranks.RankStep),
     _read("/api/compare", "A comparison of runs", given.CompareParameters, analysis.RunComparison),
     _read("/api/diagnosis", "Why a run is slow or fails", RunParameters, analysis.Diagnosis),

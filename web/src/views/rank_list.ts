@@ -1,6 +1,6 @@
 /** A row for each rank, sorted by any column; the first fifty, more on demand. */
 
-import type { RankRow } from "../api.ts";
+import type { ShownRank } from "../api.ts";
 import { type Child, fill, h } from "../dom.ts";
 import { ABSENT, count, duration, value } from "../format.ts";
 import { stateMark } from "../widgets.ts";
@@ -16,8 +16,8 @@ interface RankColumn {
   title: string;
   num: boolean;
   help?: string;
-  sort(row: RankRow): number | string;
-  cell(row: RankRow, usual: number): Child;
+  sort(row: ShownRank): number | string;
+  cell(row: ShownRank, usual: number): Child;
 }
 
 const last = (amount: number | null): number => amount ?? -Infinity;
@@ -97,7 +97,7 @@ const COLUMNS: RankColumn[] = [
   },
 ];
 
-function lateness(row: RankRow, usual: number): Child {
+function lateness(row: ShownRank, usual: number): Child {
   if (row.late_seconds === null) return ABSENT;
   if (Math.abs(row.late_seconds) < 0.005 * usual) return "0";
   return h("span", { class: row.is_late ? "bad" : "" }, signed(row.late_seconds));
@@ -105,7 +105,7 @@ function lateness(row: RankRow, usual: number): Child {
 
 export class RankList {
   readonly element = h("section", { class: "card rank-list" });
-  private rows: readonly RankRow[] = [];
+  private rows: readonly ShownRank[] = [];
   private usual = 0;
   private chosen = -1;
   private key = "";
@@ -114,7 +114,7 @@ export class RankList {
 
   constructor(private readonly choose: (rank: number) => void) {}
 
-  set(rows: readonly RankRow[], usual: number): void {
+  set(rows: readonly ShownRank[], usual: number): void {
     [this.rows, this.usual] = [rows, usual];
     this.draw();
   }
@@ -126,7 +126,7 @@ export class RankList {
       row.setAttribute("aria-selected", String(Number(row.dataset.rank) === rank));
   }
 
-  private sorted(): readonly RankRow[] {
+  private sorted(): readonly ShownRank[] {
     const column = COLUMNS.find((one) => one.key === this.key);
     if (!column) return this.rows; // the worst first
     const sign = this.down ? -1 : 1;
@@ -184,7 +184,7 @@ export class RankList {
     );
   }
 
-  private row(row: RankRow, columns: RankColumn[]): HTMLElement {
+  private row(row: ShownRank, columns: RankColumn[]): HTMLElement {
     return h(
       "tr",
       {

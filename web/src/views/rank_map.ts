@@ -1,6 +1,6 @@
 /** Ranks over steps as one picture: a row per rank, a column per bucket of steps. Drag to zoom, click to select. */
 
-import type { RankMap, RankRow } from "../api.ts";
+import type { RankHeat, ShownRank } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import { count, share, value } from "../format.ts";
 import { isDark, onTheme } from "../theme.ts";
@@ -41,9 +41,9 @@ export class RankMapChart {
   private readonly axis = h("div", { class: "rank-axis soft num" });
   private readonly title = h("h3", { class: "chart-title" });
   private readonly legend = h("span", { class: "heat-scale soft num" });
-  private map: RankMap | null = null;
+  private map: RankHeat | null = null;
   private groups: RankGroup[] = [];
-  private rows = new Map<number, RankRow>();
+  private rows = new Map<number, ShownRank>();
   private order: number[] = [];
   /** Top of each row in pixels, and the end of the last. */
   private tops: number[] = [0];
@@ -100,7 +100,7 @@ export class RankMapChart {
   }
 
   /** Show a map with its rows in groups. */
-  set(map: RankMap, groups: RankGroup[], rows: readonly RankRow[], title: string): void {
+  set(map: RankHeat, groups: RankGroup[], rows: readonly ShownRank[], title: string): void {
     this.map = map;
     this.values = new Map(map.ranks.map((rank, at) => [rank, map.values[at] ?? []]));
     this.rows = new Map(rows.map((row) => [row.rank, row]));
@@ -216,7 +216,7 @@ export class RankMapChart {
   }
 
   /** Return the color of a value, and draw the legend. */
-  private scale(map: RankMap): Scale {
+  private scale(map: RankHeat): Scale {
     const dark = isDark();
     const paint = (colour: (share: number) => readonly number[]): string =>
       `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((at) => `rgb(${colour(at).join(",")})`).join(",")})`;
@@ -240,7 +240,7 @@ export class RankMapChart {
     return (one) => shade(high > low ? (one - low) / (high - low) : 0.5);
   }
 
-  private drawAxis(map: RankMap): void {
+  private drawAxis(map: RankHeat): void {
     const [first, last] = [map.edges[0] ?? 0, map.edges.at(-1) ?? 1];
     const wanted = Math.max(2, Math.floor(this.width / 110));
     const raw = (last - first) / wanted;

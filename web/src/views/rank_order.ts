@@ -1,6 +1,6 @@
 /** The order of the rows of a rank map: the worst first, by rank, or in groups of a node or a coordinate. */
 
-import type { RankRow } from "../api.ts";
+import type { ShownRank } from "../api.ts";
 
 export interface RankGroup {
   /** Shown beside the rows; empty for ranks without groups. */
@@ -15,11 +15,11 @@ export const BY_RANK = "rank";
 const UNKNOWN = "unknown";
 
 /** Return the ranks in groups; `rows` come worst first. Groups are in the order of their lowest rank. */
-export function grouped(rows: readonly RankRow[], by: string): RankGroup[] {
+export function grouped(rows: readonly ShownRank[], by: string): RankGroup[] {
   if (by === WORST) return [{ label: "", ranks: rows.map((row) => row.rank), late: lateIn(rows) }];
   const sorted = [...rows].sort((one, other) => one.rank - other.rank);
   if (by === BY_RANK) return [{ label: "", ranks: sorted.map((row) => row.rank), late: lateIn(rows) }];
-  const groups = new Map<string, RankRow[]>();
+  const groups = new Map<string, ShownRank[]>();
   for (const row of sorted) {
     const key = placeOf(row, by);
     const own = groups.get(key);
@@ -31,7 +31,7 @@ export function grouped(rows: readonly RankRow[], by: string): RankGroup[] {
 }
 
 /** Return the group of a rank. */
-export function placeOf(row: RankRow, by: string): string {
+export function placeOf(row: ShownRank, by: string): string {
   if (by === "node") return row.host || UNKNOWN;
   const place = row.coordinates[by];
   return place === undefined ? UNKNOWN : `${by} ${place}`;
@@ -41,12 +41,12 @@ function ordinal(label: string): number {
   return label === UNKNOWN ? Infinity : Number(label.split(" ").at(-1));
 }
 
-function lateIn(rows: readonly RankRow[]): number {
+function lateIn(rows: readonly ShownRank[]): number {
   return rows.filter((row) => row.is_late).length;
 }
 
 /** Return the coordinates of a rank as short words: d3 t1 p0. */
-export function coordinates(row: RankRow): string {
+export function coordinates(row: ShownRank): string {
   return Object.entries(row.coordinates)
     .map(([name, place]) => `${name.slice(0, 1)}${place}`)
     .join(" ");

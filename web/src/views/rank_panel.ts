@@ -1,13 +1,13 @@
-/** The steps of one rank: each phase beside that of the median rank. */
+/** The steps of one rank: each phase, and the median of the other ranks below it. */
 
-import type { RankRow, RankStep } from "../api.ts";
+import type { RankStep, ShownRank } from "../api.ts";
 import { fill, h } from "../dom.ts";
 import { ABSENT, count, duration, value } from "../format.ts";
 import { phaseColour, stateMark } from "../widgets.ts";
 import { coordinates } from "./rank_order.ts";
 
 /** Show a step of a rank, or the mean of several; `row` has the rank's present state. */
-export function drawPanel(element: HTMLElement, step: RankStep, row: RankRow | undefined): void {
+export function drawPanel(element: HTMLElement, step: RankStep, row: ShownRank | undefined): void {
   const span =
     step.last_step > step.step
       ? `Mean of steps ${count(step.step)} to ${count(step.last_step)}`
@@ -80,7 +80,7 @@ function phaseLine(phase: RankStep["phases"][number], longest: number): HTMLElem
   );
 }
 
-function facts(row: RankRow): HTMLElement {
+function facts(row: ShownRank): HTMLElement {
   const gpu = row.gpu === null ? "" : `${row.gpu}${row.gpu_name ? ` (${row.gpu_name})` : ""}`;
   const heat = row.temperature === null ? "" : value(Math.round(row.temperature), "celsius");
   const place = Object.entries(row.coordinates).map(([name, at]) => `${name} ${at}`);
@@ -106,7 +106,7 @@ function facts(row: RankRow): HTMLElement {
 }
 
 /** Return the newest step of a rank, and how far it is behind the first. */
-export function behind(row: RankRow): string {
+export function behind(row: ShownRank): string {
   if (row.step === null) return ABSENT;
   return row.behind_steps ? `${count(row.step)}, ${count(row.behind_steps)} behind` : count(row.step);
 }

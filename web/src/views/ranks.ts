@@ -1,7 +1,7 @@
 /** The ranks of a run: who is late, a map of ranks over steps, the steps of one rank, and a row for each. */
 
 import "./ranks.css";
-import { json, type RankMap, type Ranks, reason } from "../api.ts";
+import { json, type RankHeat, type Ranks, reason } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import { capital, count } from "../format.ts";
 import type { Place } from "../router.ts";
@@ -28,7 +28,7 @@ class RanksView implements Mounted {
   private readonly list: RankList;
   private readonly note = h("p", { class: "soft rank-note" });
   private ranks: Ranks | null = null;
-  private grid: RankMap | null = null;
+  private grid: RankHeat | null = null;
   private groups: RankGroup[] = [];
   private lateThen = "";
   private drawnTools = "";

@@ -1,8 +1,8 @@
 """Show every rank of a run, the worst first: who is late and by how much, who ended, and where each one is.
 
-A rank is late by its own time (its step without the phases in which it may wait for others) beyond that of the median
-rank. The strip shows it over the whole run: the darker, the later. RUN is the folder of a run, its id or a unique
-prefix of it, project/id, its display name, or 'latest'.
+A rank is late by its own time (its step without the phases in which it may wait for others) beyond the median of the
+other ranks. The strip shows it over the whole run: the darker, the later. RUN is the folder of a run, its id or a
+unique prefix of it, project/id, its display name, or 'latest'.
 """
 
 from __future__ import annotations

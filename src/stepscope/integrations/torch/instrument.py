@@ -23,6 +23,7 @@ from stepscope.integrations.torch.interruptions import Compilations, Garbage
 from stepscope.integrations.torch.losses import Losses
 from stepscope.integrations.torch.optimizers import Optimizers
 from stepscope.integrations.torch.patches import Patches
+from stepscope.integrations.torch.places import MeshPlaces
 from stepscope.integrations.torch.reductions import Reductions
 from stepscope.integrations.torch.root_modules import Roots
 from stepscope.integrations.torch.timeline import Timeline
@@ -54,6 +55,7 @@ class Instrument:
         self._compilations = Compilations(self.timeline, self.roots)
         self._garbage = Garbage(self.timeline)
         self._reductions = Reductions(run, self.roots)
+        self._places = MeshPlaces(run)
         self._patches, self._imports = Patches(), AfterImport()
         self._numerics: Numerics | None = None
         self._losses: Losses | None = None
@@ -72,7 +74,7 @@ class Instrument:
         self.timeline.silenced, self.timeline.notice = self._silence, self._optimizers.notice
         self.timeline.compiled = self._compiled
         self.timeline.listeners += [self.roots.step, self._device]
-        self.timeline.looked.append(self._reductions.step_end)
+        self.timeline.looked += [self._reductions.step_end, self._places.step_end]
         _disarm_in_children(self)
         self.resume()
 
@@ -97,6 +99,7 @@ class Instrument:
         self._optimizers.attach(self.timeline, self._patches, lambda: self._calls.depth > 0)
         self._loaders.attach(self._patches)
         self._compilations.attach(self._imports)
+        self._places.attach(self._patches, self._imports)
         self._garbage.attach()
         if self.timeline.quiet:
             self._silence(quiet=True)
