@@ -34,6 +34,13 @@ _NUMBER = re.compile(r"(\d{1,6})\.(\d{1,6})")
 _OURS = re.compile(rf"/{FOLDER}/\d+-{PREFIX}$")
 
 
+def keep_collectives(environ: MutableMapping[str, str], run: Path, attempt: int, world_size: int) -> None:
+    """Prepare the environment of a rank of a run with several ranks; one rank alone has no collectives."""
+    if world_size > 1:
+        record_collectives(environ)
+        keep_dumps(environ, run, attempt)
+
+
 def record_collectives(environ: MutableMapping[str, str]) -> None:
     """Have torch record its collectives, unless the user decided about that."""
     if SIZE not in environ and OLD_SIZE not in environ:

@@ -44,7 +44,7 @@ from stepscope.recorder.native import settle as settle_hot_path
 from stepscope.recorder.overflow import Overflow
 from stepscope.session.answering import Answering
 from stepscope.session.current import CURRENT, keep_labels
-from stepscope.session.flight_recorder import keep_dumps, record_collectives
+from stepscope.session.flight_recorder import keep_collectives
 from stepscope.session.requests import answer
 from stepscope.session.run import Run
 from stepscope.session.stacks import register
@@ -185,9 +185,7 @@ def _open(
             "settings": redact(jsonable(chosen.shown())),
         }
     )
-    if identity.world_size > 1:
-        record_collectives(os.environ)
-        keep_dumps(os.environ, folder.path, attempt)
+    keep_collectives(os.environ, folder.path, attempt, identity.world_size)
     run = record(folder, identity, attempt, chosen)
     run.name, run.project = name or identity.run_id, project
     if identity.rank == 0 and chosen.get("web.enabled"):
