@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.figure import Figure, Options
@@ -50,27 +49,33 @@ def measure(options: Options) -> list[Figure]:
     if options.quick:
         planted, healthy = planted[:2], healthy[:1]
     if options.only == "healthy":
-        planted, options = [], replace(options, only="")
-    chosen = [case for case in planted if options.only in _name(*case)]
-    calm = [case for case in healthy if options.only in _name(*case)]
+        planted = []
+    elif options.only:
+        planted, healthy = ([case for case in cases if options.only in _name(*case)] for cases in (planted, healthy))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        hung = list(pool.map(lambda case: _planted(root, *case), chosen))
-        left = list(pool.map(lambda case: _healthy(root, *case), calm))
-    right = [one for one in hung if one.is_right]
+        hung = list(pool.map(lambda case: _planted(root, *case), planted))
+        left = list(pool.map(lambda case: _healthy(root, *case), healthy))
+    return [*_figures(hung), _false(left)]
+
+
+def _figures(cases: list[Case]) -> list[Figure]:
+    right = [one for one in cases if one.is_right]
     late = [one for one in right if one.seconds is not None and one.seconds > LIMIT]
     slowest = max((one.seconds or 0.0 for one in right), default=None)
-    wrong = "; ".join(f"{one.name}: {one.told}" for one in hung if not one.is_right)
-    false = [one for one in left if not one.is_right]
-    beside = f"{len(right)} of {len(hung)} right, over {len({KINDS[fault] for fault, _ in chosen})} kinds"
+    wrong = "; ".join(f"{one.name}: {one.told}" for one in cases if not one.is_right)
+    kinds = len({KINDS[one.name.partition(",")[0]] for one in cases})
+    beside = wrong or f"{len(right)} of {len(cases)} right, {kinds} kinds"
     return [
-        Figure("hangs_wrong", "planted hangs not named right", len(hung) - len(right), "", 0, wrong or beside),
+        Figure("hangs_wrong", "planted hangs not named right", len(cases) - len(right), "", 0, beside),
         Figure("hangs_late", f"of these, named later than {LIMIT:g} s", len(late), "", 0, ", ".join(map(_timed, late))),
         Figure("hangs_seconds", "from the fault until the rank is named, slowest", slowest, "s", LIMIT),
-        Figure(
-            *("hangs_false", f"of {len(left)} healthy jobs with long pauses, blamed", len(false), "", 0),
-            "; ".join(f"{one.name}: {one.told}" for one in false),
-        ),
     ]
+
+
+def _false(cases: list[Case]) -> Figure:
+    false = [one for one in cases if not one.is_right]
+    said = "; ".join(f"{one.name}: {one.told}" for one in false)
+    return Figure("hangs_false", f"of {len(cases)} healthy jobs with long pauses, blamed", len(false), "", 0, said)
 
 
 def _name(fault: str, ranks: int) -> str:

@@ -45,6 +45,7 @@ from stepscope.recorder.native import settle as settle_hot_path
 from stepscope.recorder.overflow import Overflow
 from stepscope.session.answering import Answering
 from stepscope.session.current import CURRENT, keep_labels
+from stepscope.session.flight_recorder import keep_collectives
 from stepscope.session.requests import answer
 from stepscope.session.run import Run
 from stepscope.session.stacks import register
@@ -185,6 +186,7 @@ def _open(
             "settings": redact(jsonable(chosen.shown())),
         }
     )
+    keep_collectives(os.environ, folder.path, attempt, identity.world_size)
     run = record(folder, identity, attempt, chosen)
     run.name, run.project = name or identity.run_id, project
     _place(run, identity)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.events import HANG_VERDICT
 from stepscope.store.states import read_nodes
 from stepscope.watcher.judging import Judging
+from stepscope.watcher.ras import RasQuestion
 from stepscope.watcher.stall import HUNG, STALLED
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class HangWatch:
     ) -> None:
         """Collect nothing yet; `ranks` always holds the live ranks of this node, `beat` writes a node's file."""
         self._folder, self._node, self._ranks, self._beat = folder, node, ranks, beat
-        self._judging = Judging(folder.path, journal)
+        self._judging, self._ras = Judging(folder.path, journal), RasQuestion()
         self._world_size: int | None = None
         self._since: float | None = None
         """When the hang was first seen (monotonic seconds); None while there is none."""
@@ -120,6 +121,8 @@ class HangWatch:
         self._ask(why, now)
 
     def _ask(self, why: str, now: float) -> None:
+        if self._leads():  # one of the run is enough: the service knows all ranks
+            self._ras.ask([rank.guard.trainee.pid for rank in self._ranks if rank.guard.trainee], now)
         for rank in self._ranks:
             seen = rank.guard.seen
             if seen is None or now - seen > FRESH:
@@ -127,11 +130,14 @@ class HangWatch:
 
     def _end(self, pair: Pair) -> None:
         self._since = None
-        self._judging.close()
+        self.close()
         self._show(OVER, pair)
 
     def _judge(self, since: float, pair: Pair, now: float) -> None:
-        verdict = self._judging.poll(now)
+        report, verdict = self._ras.poll(now), self._judging.poll(now)
+        if report is not None:
+            self._write(report, pair)
+            self._judge_at = now
         if verdict is not None:
             self._show(verdict, pair)
         if now < self._judge_at or self._judging.busy:
@@ -158,13 +164,17 @@ class HangWatch:
         is_over = verdict["verdict"] == NO_HANG
         if (is_over and self._shown is None) or (self._shown is not None and _said(self._shown) == _said(verdict)):
             return
+        self._write({"kind": HANG_VERDICT, **verdict}, pair)
+        self._shown = None if is_over else verdict
+
+    def _write(self, event: dict[str, Any], pair: Pair) -> None:
         for rank in list(self._ranks)[:1]:
-            rank.drain.write_events([{"kind": HANG_VERDICT, **verdict}], rank.drain.own.rank, pair, sync=True)
-            self._shown = None if is_over else verdict
+            rank.drain.write_events([event], rank.drain.own.rank, pair, sync=True)
 
     def close(self) -> None:
-        """End a judgement that is under way."""
+        """End what is under way."""
         self._judging.close()
+        self._ras.close()
 
 
 def _said(verdict: Mapping[str, Any]) -> tuple[object, ...]:

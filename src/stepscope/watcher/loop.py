@@ -223,10 +223,9 @@ class Watcher:
         return alive
 
     def _is_due(self, what: str, now: float, every: float) -> bool:
-        if now < self._due[what]:
-            return False
-        self._due[what] = now + every
-        return True
+        is_due = now >= self._due[what]
+        self._due[what] = now + every if is_due else self._due[what]
+        return is_due
 
     def _discover(self) -> None:
         for path in self._places.rings(str(self._folder.path)):

@@ -18,6 +18,8 @@ LEAST_TRIES, LEAST_TICKS = 20, 5
 """How often the thread must have asked for the interpreter lock in vain (it asks 200 times a second, and sleeps without
 a question), and the ticks of processor time that the one thread which computed has had meanwhile. A thread that runs
 Python gives way within microseconds. So the owner of the lock is in C code, and no Python frame moves."""
+MAIN_SHARE = 0.9
+"""Share of the processor time that this one thread has had; threads that take turns to run Python have less."""
 _SWITCHES = "voluntary_ctxt_switches:"
 
 
@@ -101,8 +103,8 @@ class Question:
             self._before = now
         before, tries = self._before, now.tries - self._before.tries
         spent = [now.ticks[thread] - before.ticks.get(thread, 0) for thread in now.ticks]
-        busy = [ticks for ticks in spent if ticks]
-        is_one = not (busy or now.running) or (len(busy) == 1 and busy[0] >= LEAST_TICKS)
+        most = max(spent, default=0)
+        is_one = (most >= LEAST_TICKS and most >= MAIN_SHARE * sum(spent)) or not (any(spent) or now.running)
         return tries >= LEAST_TRIES and is_one
 
     def _look(self) -> _Threads | None:

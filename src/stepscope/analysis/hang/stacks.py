@@ -19,8 +19,6 @@ OUTSIDE = (DISK, PIPE, NETWORK, LOCK, GIL, DEBUGGER, STOPPED)
 """Activities that have nothing to do with torch."""
 LONG = (CHECKPOINT, EVALUATION, COMPILE)
 """Activities that may take minutes in a healthy training."""
-HELD = "native code holds its lock"
-"""What the watcher says of an interpreter if it has seen that a thread asks for its lock in vain."""
 DOES = {
     COLLECTIVE: "waits in {what} at {place}",
     BACKWARD: "is in the backward pass at {place}",
@@ -121,7 +119,7 @@ def activity_of(rank: RankEvidence) -> Activity | None:
         return None
     place, held = place_of(frames), next((kind for kind, pattern in _KERNEL if pattern.search(kernel)), "")
     found = _halted(state, held, place, kernel)
-    if found is None and "does not answer" in rank.no_stacks and (state == "R" or HELD in rank.no_stacks):
+    if found is None and "does not answer" in rank.no_stacks:
         found = Activity(GIL, "", place)
     known = _known(frames) if found is None else None
     if known is not None:

@@ -18,6 +18,7 @@ from stepscope.core.identity import RUN_ID_VARIABLE
 from stepscope.core.provided import provided
 from stepscope.session import card, program
 from stepscope.session.current import CURRENT
+from stepscope.session.flight_recorder import record_collectives
 from stepscope.session.opening import init
 from stepscope.session.script_config import follow_argparse, follow_hydra
 
@@ -67,6 +68,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     if begun.recording:
         CURRENT.launch(begun)
         os.environ[RUN_ID_VARIABLE] = begun.id
+        record_collectives(os.environ)  # also for processes that the script starts
         begun.catch()
         begun.keep_console()
         imports = AfterImport()
