@@ -62,8 +62,8 @@ ALL = (
 
 def make_runs(root: Path) -> None:
     """Write the runs that are shown."""
-    from bench.drawn_hostile import write_hostile
     from bench.drawn_fleet import write_fleet
+    from bench.drawn_hostile import write_hostile
     from bench.drawn_runs import crowded, sick, ten_million, trained, write
 
     faster = trained("gpt-small lr 6e-4", 7)
