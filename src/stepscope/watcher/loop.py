@@ -171,7 +171,7 @@ class Watcher:
         self.sending = Sending(folder, self.node, journal)
         """Starts the sender of a run that has sinks."""
         self.hangs = HangWatch(folder, self.node, self._ranks.values(), journal, self._attempts.beat)
-        self._ends = Ends(folder, lambda: self.sampling.latest, self._attempts.beat, self.hangs)
+        self._ends = Ends(folder, lambda: self.sampling.latest, self._attempts.beat, self.hangs.is_of_many)
 
     def tick(self) -> bool:
         """Do what is due; return False when nothing is left to watch."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from stepscope.store.drain import Drain, Stream
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.death import RankEnd
-    from stepscope.watcher.hang_watch import HangWatch
     from stepscope.watcher.journal import Journal
     from stepscope.watcher.rank_guard import RankGuard
 
@@ -230,10 +229,13 @@ class Ends:
         folder: RunFolder,
         latest: Callable[[], Mapping[str, float]],
         beat: Callable[[NodeState, Pair], None],
-        hangs: HangWatch | None = None,
+        is_of_many: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Write into `folder`; `latest` returns the last machine samples, `beat` writes a node's file."""
-        self._folder, self._latest, self._beat, self._hangs = folder, latest, beat, hangs
+        """Write into `folder`; `latest` returns the last machine samples, `beat` writes a node's file.
+
+        `is_of_many`: whether the run has several ranks, so that a verdict on all follows when one stands still.
+        """
+        self._folder, self._latest, self._beat, self._is_of_many = folder, latest, beat, is_of_many
         self._uncertain: list[tuple[WatchedRank, float]] = []
         self._gpu_busy = False
 
@@ -330,7 +332,7 @@ class Ends:
             facts = event
             if event["kind"] in STACK_KINDS:
                 facts = event | rank.circumstances(self._latest())
-                facts |= {"verdict_follows": True} if self._hangs is not None and self._hangs.is_of_many() else {}
+                facts |= {"verdict_follows": True} if self._is_of_many() else {}
             elif event["kind"] == STACKS:
                 step = NO_STEP if rank.state.step is None else rank.state.step
                 facts = event | {"step": step, "phase": rank.phase()}
