@@ -31,7 +31,7 @@ BEAT_SPREAD = 1.0
 AGREE = 5.0
 """Seconds by which the two sources may differ; beyond it, the ranks started apart and do not meet in a step."""
 WORTH_SAYING = 0.5
-"""Seconds of difference from which people are told."""
+"""Seconds of difference from which it is reported."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Dumps:
 
 
 def read_dumps(paths: Sequence[Path]) -> Dumps:
-    """Read files and folders of dumps; what cannot be used is told in `problems`, and the rest is used."""
+    """Read files and folders of dumps; what cannot be used is reported in `problems`, and the rest is used."""
     found = Dumps()
     left, files = MOST_TOTAL, _files(paths, found.problems)
     if len(files) > MOST_FILES:

@@ -158,7 +158,7 @@ class _Machine:
         self.top(list).extend(items)
 
     def duplicate(self) -> None:
-        """Put the value on top of the stack there once more."""
+        """Put the value on top of the stack there again."""
         self.push(self.pop())
         self.push(self._stack[-1])
 

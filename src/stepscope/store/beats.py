@@ -1,7 +1,7 @@
 """Heartbeats against the clock of the file server: how far a node's clock is ahead, and how old a heartbeat is.
 
-The modification time of a file is given by its server, whoever wrote it. So it compares the clocks of nodes that share
-a folder, and the age of a heartbeat does not depend on the reader's clock.
+The modification time of a file is given by its server, on whichever node it was written. So it compares the clocks of
+nodes that share a folder, and the age of a heartbeat does not depend on the reader's clock.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ JUDGE_AT, JUDGE_EVERY = (2.0, 5.0, 9.0, 15.0, 30.0, 60.0), 60.0
 CHANGE_AFTER = 1.0
 """Seconds after a change of a rank's state at which the run is judged, too."""
 ASK_AGAIN = 4
-"""The judgement with which all ranks are asked for their stacks once more."""
+"""The judgement with which all ranks are asked for their stacks again."""
 FRESH = 5.0
 """Seconds for which the stacks of a rank are not asked for again."""
 NO_HANG = "none"

@@ -17,7 +17,7 @@ MOST_BYTES, MOST_RECORD_BYTES = 4 << 20, 16 << 20
 LEAST_TRIES, LEAST_TICKS = 20, 5
 """How often the thread must have asked for the interpreter lock in vain (it asks 200 times a second, and sleeps without
 a question), and the ticks of processor time that the one thread which computed has had meanwhile. A thread that runs
-Python gives way within microseconds. So the owner of the lock is in C code, and no Python frame moves."""
+Python releases the lock within microseconds. So the owner of the lock is in C code, and no Python frame moves."""
 MAIN_SHARE = 0.9
 """Share of the processor time that this one thread has had; threads that take turns to run Python have less."""
 _SWITCHES = "voluntary_ctxt_switches:"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 ANSWER_SECONDS, DEADLINE = "5", 10.0
-"""Seconds that the service may take, as its program is told, and after which the program is killed."""
+"""The limit in seconds that its program passes to the service, and the seconds after which the program is killed."""
 MOST_OUTPUT, MOST_REPORT = 4 << 20, 512 << 10
 """Bytes that are read of its output, and of the report in an event."""
 RAS = "nccl_ras"

@@ -45,7 +45,7 @@ class PrintedLine(Response):
     number: int
     """Counts the lines of the rank and attempt from 0."""
     stream: str
-    """out or err; empty if they cannot be told apart."""
+    """out or err; empty if both went to the same place."""
     text: str
     """Without its end; may contain colour codes."""
     step: int | None

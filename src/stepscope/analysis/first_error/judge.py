@@ -89,7 +89,7 @@ def _of_tied(
         return _Choice(_sharing(leader, strong, SAME_CAUSE), confidence, why)
     best = _most_telling(groups, evidence, len(strong))
     others = sorted({one.rank for one in tied} - {one.rank for one in best})
-    near = f"the clocks of the nodes are not known well enough to order it and the errors of {ranks_text(others)}"
+    near = f"the clocks of the nodes are too uncertain to order it and the errors of {ranks_text(others)}"
     return _Choice(_sharing(best[0], strong, SAME_CAUSE), 0.55, f"{near}; this one explains itself best")
 
 

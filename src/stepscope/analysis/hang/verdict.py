@@ -46,7 +46,7 @@ class HangVerdict:
 
     kind: str
     ranks: tuple[int, ...] = ()
-    """The cause; empty if no rank is, or none can be told."""
+    """The cause; empty if no rank is, or it is unknown which."""
     waiting: tuple[int, ...] = ()
     """The ranks that wait for them."""
     text: str = ""
