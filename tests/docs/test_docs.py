@@ -147,7 +147,7 @@ def test_commands_are_found(language, code, found):
 def test_site_loads_nothing_from_elsewhere(tmp_path):
     """The built documentation refers to no script, style, font or picture on another host."""
     pytest.importorskip("mkdocs", reason="builds the site; it comes with the extra test")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
     for page in tmp_path.rglob("*.html"):
         text = page.read_text(encoding="utf-8")

@@ -74,7 +74,11 @@ class Evil:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("value", [Evil(), {"entries": [Evil()]}, io.BytesIO, {1, 2}.__class__, 1j], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [Evil(), {"entries": [Evil()]}, io.BytesIO, {1, 2}.__class__, 1j],
+    ids=["call", "call inside", "class", "type", "complex"],
+)
 def test_a_hostile_pickle_is_refused_with_its_reason(value: object, protocol: int) -> None:
     """Whatever would import or call something names the opcode, and does nothing."""
     with pytest.raises(UnsafePickleError, match="never executed"):
