@@ -14,6 +14,8 @@ from stepscope.analysis.hang.ras_report import read_report
 from stepscope.core.events import is_users
 from stepscope.importers.flight_recorder import read_dumps, world_of
 from stepscope.sources.attempts import nodes_of
+from stepscope.sources.torch_dumps import TorchDumps, torch_dumps
+from stepscope.store.states import ABNORMAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,15 +47,32 @@ def hang_evidence(past: Past, now: float | None = None) -> HangEvidence:
         if isinstance(event.get("rank"), int):
             by_rank[event["rank"]].append(event)
     since = min(_stood(by_rank).values(), default=None)
+    seen = {rank: _seen(by_rank[rank]) for rank in states}
     moment = _moment([state for _, state in states.values()], time.time() if now is None else now)
-    ranks = [_rank(rank, node, state, by_rank[rank], (since, moment)) for rank, (node, state) in sorted(states.items())]
+    dumps = _dumps(past, last, seen, since) if since is not None or _is_bad(states) else TorchDumps()
+    for rank, record in dumps.records.items():
+        seen[rank] = seen[rank]._replace(record=record, stall=seen[rank].stall or HUNG)
+    since = dumps.since if since is None else since
+    ranks = [_rank(rank, node, state, seen[rank], (since, moment)) for rank, (node, state) in sorted(states.items())]
     world = past.meta.get("world_size")
     reports = [event for event in events if event["kind"] == RAS]
     return HangEvidence(
         tuple(ranks),
         world if isinstance(world, int) and 0 < world < 2**31 else None,
         _ras(reports) if since is not None else None,
+        problems=dumps.problems,
     )
+
+
+def _dumps(past: Past, attempt: int, seen: Mapping[int, _Seen], since: float | None) -> TorchDumps:
+    """Return what torch itself dumped of the ranks that did not hand their record to the watcher."""
+    silent = [rank for rank, one in seen.items() if one.record is None]
+    return torch_dumps(past, attempt, silent, None if since is None else since - STALE)
+
+
+def _is_bad(states: Mapping[int, tuple[str, RankState]]) -> bool:
+    """Return whether a rank ended badly; torch ends a job whose collective took too long, after the dump."""
+    return any(state.state in ABNORMAL for _, state in states.values())
 
 
 def _moment(states: Sequence[RankState], now: float) -> float:
@@ -117,12 +136,9 @@ def _seen(events: Iterable[Mapping[str, Any]]) -> _Seen:
     return found
 
 
-def _rank(
-    rank: int, node: str, state: RankState, events: Iterable[Mapping[str, Any]], moments: tuple[float | None, float]
-) -> RankEvidence:
+def _rank(rank: int, node: str, state: RankState, seen: _Seen, moments: tuple[float | None, float]) -> RankEvidence:
     """Return what is known of one rank; `moments`: when the first rank began to stand, and now."""
     since, now = moments
-    seen = _seen(events)
     usual = state.step_seconds / state.steps if state.step_seconds and state.steps else None
     plain = RankEvidence(rank, node, state.state, state.cause, state.step, state.steps)
     ended = None if state.ended is None else state.ended / 1e6
