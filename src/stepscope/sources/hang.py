@@ -41,27 +41,39 @@ def hang_evidence(past: Past, now: float | None = None) -> HangEvidence:
     nodes = nodes_of(past)
     last = max((node.attempt for node in nodes), default=0)
     states = {rank: (node.node, state) for node in nodes if node.attempt == last for rank, state in node.ranks.items()}
-    events = [event for event in past.events() if not is_users(event) and event.get("attempt", last) == last]
+    by_rank, reports = _events(past, last)
+    since = min(_stood(by_rank).values(), default=None)
+    seen = {rank: _seen(by_rank[rank]) for rank in states}
+    dumps = _dumps(past, last, seen, since)
+    if since is None and _is_bad(states):
+        since = dumps.since  # torch ends a job whose collective took too long, after it has dumped
+    elif since is None:
+        dumps = TorchDumps()
+    for rank, record in dumps.records.items():
+        seen[rank] = seen[rank]._replace(record=record, stall=seen[rank].stall or HUNG)
+    moments = since, _moment([state for _, state in states.values()], time.time() if now is None else now)
+    ranks = [_rank(rank, node, state, seen[rank], moments) for rank, (node, state) in sorted(states.items())]
+    return HangEvidence(
+        tuple(ranks),
+        _world_size(past),
+        _ras(reports) if since is not None else None,
+        problems=dumps.problems,
+    )
+
+
+def _world_size(past: Past) -> int | None:
+    world = past.meta.get("world_size")
+    return world if isinstance(world, int) and 0 < world < 2**31 else None
+
+
+def _events(past: Past, attempt: int) -> tuple[dict[int, list[dict[str, Any]]], list[dict[str, Any]]]:
+    """Return our own events of an attempt by rank, and the reports of RAS."""
+    events = [event for event in past.events() if not is_users(event) and event.get("attempt", attempt) == attempt]
     by_rank: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if isinstance(event.get("rank"), int):
             by_rank[event["rank"]].append(event)
-    since = min(_stood(by_rank).values(), default=None)
-    seen = {rank: _seen(by_rank[rank]) for rank in states}
-    moment = _moment([state for _, state in states.values()], time.time() if now is None else now)
-    dumps = _dumps(past, last, seen, since) if since is not None or _is_bad(states) else TorchDumps()
-    for rank, record in dumps.records.items():
-        seen[rank] = seen[rank]._replace(record=record, stall=seen[rank].stall or HUNG)
-    since = dumps.since if since is None else since
-    ranks = [_rank(rank, node, state, seen[rank], (since, moment)) for rank, (node, state) in sorted(states.items())]
-    world = past.meta.get("world_size")
-    reports = [event for event in events if event["kind"] == RAS]
-    return HangEvidence(
-        tuple(ranks),
-        world if isinstance(world, int) and 0 < world < 2**31 else None,
-        _ras(reports) if since is not None else None,
-        problems=dumps.problems,
-    )
+    return by_rank, [event for event in events if event["kind"] == RAS]
 
 
 def _dumps(past: Past, attempt: int, seen: Mapping[int, _Seen], since: float | None) -> TorchDumps:
@@ -71,7 +83,7 @@ def _dumps(past: Past, attempt: int, seen: Mapping[int, _Seen], since: float | N
 
 
 def _is_bad(states: Mapping[int, tuple[str, RankState]]) -> bool:
-    """Return whether a rank ended badly; torch ends a job whose collective took too long, after the dump."""
+    """Return whether a rank ended badly."""
     return any(state.state in ABNORMAL for _, state in states.values())
 
 
