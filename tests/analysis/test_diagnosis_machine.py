@@ -61,6 +61,29 @@ def test_a_stall_that_goes_on_is_critical_and_one_that_ended_is_not() -> None:
         assert found.cost_seconds == pytest.approx(lasted)
 
 
+def test_a_hang_of_many_ranks_is_one_finding_with_the_verdict_of_the_watchers() -> None:
+    """It names the rank that is the cause, and what each source shows; once the ranks move again it is gone."""
+    still = [{"kind": "hung", "time": 1.7e9 + 20, "rank": rank, "seconds": 15.0, "step": 40} for rank in range(4)]
+    said = {
+        "verdict": "outside_torch",
+        "ranks": [2],
+        "waiting": [0, 1, 3],
+        "remedy": "free the lock",
+        "confidence": 0.9,
+    }
+    said |= {"text": "Rank 2 waits for a lock.", "evidence": {"stacks": ["rank 2 waits for a lock at train.py:9"]}}
+    verdict = {"kind": "hang_verdict", "time": 1.7e9 + 21, "rank": -1, **said}
+    (found,) = (one for one in findings(evidence(steps(), events=[*still, verdict])) if one.kind == "hang")
+    assert (found.text, found.rank, found.remedy) == ("rank 2 waits for a lock", 2, "free the lock")
+    assert found.evidence["sources"] == said["evidence"]
+    assert found.cost_seconds == pytest.approx(16.0)
+    over = {"kind": "hang_verdict", "time": 1.7e9 + 30, "rank": -1, "verdict": "none", "text": "They move."}
+    gone = [{"kind": "recovered", "time": 1.7e9 + 30, "rank": rank} for rank in range(4)]
+    assert "critical" not in [
+        one.severity for one in findings(evidence(steps(), events=[*still, verdict, *gone, over]))
+    ]
+
+
 def test_a_followed_run_that_writes_nothing_is_not_said_to_hang() -> None:
     """Its files do not show why; when it has ended, or goes on, there is nothing to say."""
     stalled = {"kind": "stalled", "time": 1.7e9 + 20, "rank": 0, "seconds": 15.0, "step": 40}

@@ -99,6 +99,21 @@ def test_a_slow_rank_has_another_colour():
     assert {"heat0"} in colours
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+def test_a_hang_is_explained_where_ranks_and_alerts_are(size):
+    """The ranks begin with its verdict; the alert has the evidence of each source below it, and what to do."""
+    scene = run_scene()
+    text = "Rank 2 never entered all_reduce, in which ranks 0, 1 and 3 wait: it sleeps at data.py:41."
+    shows = {"stacks": ["ranks 0, 1 and 3 wait in all_reduce", "rank 2 sleeps"], "flight_recorder": ["3 ranks wait"]}
+    facts = {"verdict": "never_arrived", "sources": shows}
+    scene.alerts = [alert("hang", "critical", "firing", text, remedy="look at the line", evidence=facts)]
+    ranks = [" ".join(line.split()) for line in text_of(draw(scene, ViewOptions(view="ranks"), *size)).splitlines()]
+    assert " ".join(ranks[2:4]).startswith(text)
+    alerts = text_of(draw(scene, ViewOptions(view="alerts"), *size))
+    for said in ("stacks: ranks 0, 1 and 3 wait", "rank 2 sleeps", "flight recorder: 3 ranks wait", "→ look at"):
+        assert said in alerts
+
+
 def test_only_the_chosen_gpus_are_shown():
     """`--gpu 1` leaves the others out."""
     shown = text_of(draw(machine_scene(), ViewOptions(view="machine", gpus=(1,)), 100, 30))

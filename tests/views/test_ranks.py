@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from stepscope.sources.rank_places import Whereabouts
 from stepscope.sources.rank_table import RankRow, RankSheet
+from stepscope.store.layout import RunFolder
+from stepscope.store.reader import Past
 from stepscope.views.ranks import (
     groups,
     map_view,
@@ -22,6 +24,7 @@ from stepscope.views.ranks import (
     step_view,
     summary,
 )
+from tests.exporters.recorded import tell
 from tests.fleet import fleet
 
 
@@ -53,6 +56,22 @@ def test_the_sentence_names_ranks_that_ended_or_hang():
     assert "rank 1 on b is killed" in told
     assert "rank 2 on b is hung" in told
     assert "all are lost" in summary(table(*(replace(row, state="lost", stall="") for row in rows)))
+
+
+def test_the_cause_of_a_hang_comes_first(tmp_path):
+    """The verdict of the watchers is there while it stands, and its rank is the first, whoever is late."""
+    past = fleet(tmp_path, late=3)
+    assert ranks_view(past)["hang"] is None
+    said = {"verdict": "never_arrived", "ranks": [1], "waiting": [0, 2, 3], "text": "Rank 1 never arrived."}
+    tell(
+        RunFolder(past.path), "hang_verdict", **said, remedy="look", evidence={"steps": ["none ended"]}, confidence=0.9
+    )
+    told = ranks_view(Past(RunFolder(past.path)))
+    assert [row["rank"] for row in told["rows"]][:2] == [1, 3]
+    assert (told["hang"]["kind"], told["hang"]["ranks"]) == ("never_arrived", [1])
+    assert told["hang"]["evidence"] == {"steps": ["none ended"]}
+    tell(RunFolder(past.path), "hang_verdict", verdict="none", text="The ranks move again.", monotonic_ns=2_000_000)
+    assert ranks_view(Past(RunFolder(past.path)))["hang"] is None
 
 
 def test_the_worst_come_first():

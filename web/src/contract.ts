@@ -222,6 +222,17 @@ export interface Gpu {
   metrics: Record<string, number | null>;
 }
 
+/** Why the ranks stand still. */
+export interface HangFacts {
+  kind: string;
+  ranks: number[];
+  waiting: number[];
+  text: string;
+  evidence: Record<string, string[]>;
+  remedy: string;
+  confidence: number;
+}
+
 /** An event in one line. */
 export interface Happening {
   time: number;
@@ -507,6 +518,7 @@ export interface Ranks {
   usual_seconds: number | null;
   usual_phases: Record<string, number>;
   summary: string;
+  hang: HangFacts | null;
   definition: string;
   late: number[];
   dimensions: string[];

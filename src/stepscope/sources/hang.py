@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.analysis.hang.evidence import FlightRecord, HangEvidence, RankEvidence, RasReport
 from stepscope.analysis.hang.ras_report import read_report
+from stepscope.analysis.hang.standing import standing_verdict
 from stepscope.core.events import is_users
 from stepscope.importers.flight_recorder import read_dumps, world_of
 from stepscope.sources.attempts import nodes_of
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from stepscope.analysis.hang.verdict import HangVerdict
     from stepscope.store.reader import Past
     from stepscope.store.states import RankState
 
@@ -85,6 +87,12 @@ def _dumps(past: Past, attempt: int, seen: Mapping[int, _Seen], since: float | N
 def _is_bad(states: Mapping[int, tuple[str, RankState]]) -> bool:
     """Return whether a rank ended badly."""
     return any(state.state in ABNORMAL for _, state in states.values())
+
+
+def recorded_verdict(past: Past) -> HangVerdict | None:
+    """Return what the watchers found out while the last attempt of a run hung; None if it does not hang, or went on."""
+    last = max((node.attempt for node in nodes_of(past)), default=0)
+    return standing_verdict(event for event in past.events() if event.get("attempt", last) == last)
 
 
 def _moment(states: Sequence[RankState], now: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from stepscope.core.node_names import short_node
@@ -30,6 +31,8 @@ WIDE, WIDER = 110, 150
 """Columns from which on the selected rank stands beside the list of nodes, and of ranks."""
 ASIDE = 46
 """Columns of the selected rank there."""
+MOST_LINES = 3
+"""Lines of the verdict on a hang."""
 
 
 def heat_of(late: float | None, usual: float) -> str:
@@ -55,17 +58,26 @@ def ranks_view(scene: TerminalScene, width: int, height: int, options: ViewOptio
     if not scene.ranks:
         return box([("ranks", "title")], [[(" no rank has written yet", "dim")]], width, height)
     shown = rank_scene(scene.ranks.values())
-    top: Line = [(" ", ""), (cut(sentence(shown), width - 2), "bad" if late_ranks(shown) else "")]
+    top = _top(scene, shown, width)
     chosen = min(options.line, lines_of(scene, options) - 1)
     grouped = is_grouped(scene, options)
     selected = list(shown.nodes().values())[chosen][0] if grouped else shown.ranks[chosen]
-    room = height - 1
+    room = height - len(top)
     if width >= (WIDE if grouped else WIDER):
         listed = list_box(shown, width - ASIDE, room, chosen, grouped=grouped)
-        return [top, *beside([listed, rank_box(selected, shown, ASIDE, room)])]
+        return [*top, *beside([listed, rank_box(selected, shown, ASIDE, room)])]
     low = min(len(shown.phases) + 4, room // 2) if room >= 12 else 0
     listed = list_box(shown, width, room - low, chosen, grouped=grouped)
-    return [top, *listed, *(rank_box(selected, shown, width, low) if low else [])]
+    return [*top, *listed, *(rank_box(selected, shown, width, low) if low else [])]
+
+
+def _top(scene: TerminalScene, shown: RankScene, width: int) -> list[Line]:
+    """Return why the ranks hang, otherwise the sentence about them."""
+    hang = next((row["text"] for row in scene.firing() if row["evidence"].get("verdict")), "")
+    lines = textwrap.wrap(plain(hang), width - 2, max_lines=MOST_LINES, placeholder=" …")
+    if lines:
+        return [[(" ", ""), (line, "bad")] for line in lines]
+    return [[(" ", ""), (cut(sentence(shown), width - 2), "bad" if late_ranks(shown) else "")]]
 
 
 def late_ranks(shown: RankScene) -> list[RankLateness]:

@@ -19,6 +19,7 @@ from stepscope.core.vocabulary import canonical, unit_of
 from stepscope.sources.attempts import counts_of, nodes_of
 from stepscope.sources.clocks import clock_offsets, true_events
 from stepscope.sources.first_error import first_error_of
+from stepscope.sources.hang import recorded_verdict
 from stepscope.store.curves import MOST_POINTS
 from stepscope.store.layout import RunFolder
 from stepscope.store.machine import declared
@@ -107,6 +108,7 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
         "machine": machine(past, {name: sums[name] for name in sampled if name in sums}),
         "sinks": sink_rows(RunFolder(past.path)),
         "end": end(past, ranks, stands["step"]),
+        "hang": None if (verdict := recorded_verdict(past)) is None else verdict.as_dict(),
         "own_cost": own_cost(sums, nodes, stands["duration"]),
         "events": dict(Counter(str(event.get("kind", "other")) for event in past.events())),
         "problems": problems(past, counts),

@@ -10,6 +10,7 @@ import numpy as np
 from stepscope.core.node_names import short_node
 from stepscope.core.numbers import format_count, format_items, format_value
 from stepscope.core.vocabulary import MEETING, phase_place
+from stepscope.sources.hang import recorded_verdict
 from stepscope.sources.rank_table import LATE, RankRow, RankSheet, rank_map, rank_table
 
 if TYPE_CHECKING:
@@ -33,12 +34,13 @@ DEFINITIONS = {
 
 
 def ranks_view(past: Past, steps: tuple[int, int] | None = None, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the ranks of the newest attempt, the worst first, their groups, and one sentence about them.
+    """Return the ranks of the newest attempt, the worst first, one sentence about them, and why they hang if they do.
 
     Figures are means per step over `steps`, by default over the newest steps.
     """
-    table = rank_table(past, steps, names)
-    rows = [_row(row, table.usual_seconds) for row in ordered(table)]
+    table, verdict = rank_table(past, steps, names), recorded_verdict(past)
+    cause = verdict.ranks if verdict is not None else ()
+    rows = [_row(row, table.usual_seconds) for row in sorted(ordered(table), key=lambda row: row.rank not in cause)]
     return {
         "attempt": table.attempt,
         "nodes": len({row.node for row in table.rows}),
@@ -47,6 +49,7 @@ def ranks_view(past: Past, steps: tuple[int, int] | None = None, names: Sequence
         "usual_seconds": table.usual_seconds,
         "usual_phases": dict(table.usual_phases),
         "summary": summary(table),
+        "hang": None if verdict is None else verdict.as_dict(),
         "definition": DEFINITIONS[table.is_own],
         "late": [row["rank"] for row in rows if row["is_late"]],
         "dimensions": dimensions(table.rows),

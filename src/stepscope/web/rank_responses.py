@@ -40,6 +40,22 @@ class ShownRank(Response):
     coordinates: dict[str, int]
 
 
+class HangFacts(Response):
+    """Why the ranks stand still."""
+
+    kind: str
+    ranks: list[int]
+    """The cause."""
+    waiting: list[int]
+    """The ranks that wait for them."""
+    text: str
+    evidence: dict[str, list[str]]
+    """Sentences by source: steps, stacks, flight_recorder, ras."""
+    remedy: str
+    confidence: float
+    """From 0 to 1."""
+
+
 class Ranks(Response):
     """The ranks of the newest attempt, the worst first."""
 
@@ -51,6 +67,8 @@ class Ranks(Response):
     """Step time of the median rank."""
     usual_phases: dict[str, float]
     summary: str
+    hang: HangFacts | None
+    """None while the ranks move."""
     definition: str
     late: list[int]
     dimensions: list[str]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
+from stepscope.analysis.hang.standing import standing_verdict
 from stepscope.core.endings import OUT_OF_MEMORY, PROBABLY_OUT_OF_MEMORY, crash_kind, end_words
 from stepscope.core.numbers import format_value
 from stepscope.core.remedies import remedy
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from stepscope.analysis.diagnosis.evidence import Evidence
     from stepscope.analysis.first_error.evidence import FirstError
+    from stepscope.analysis.hang.verdict import HangVerdict
 
 CRASHED = ("failed", "killed")
 MEMORY_SIGNS = ("out of memory", "cannot allocate memory", "can't allocate memory", "memoryerror", "outofmemoryerror")
@@ -153,8 +155,27 @@ def _hang(evidence: Evidence) -> list[Finding]:
             first = open_since.get(rank, event)
             open_since[rank] = {**event, "time": first["time"]}
     end = max((float(event["time"]) for event in evidence.events), default=0.0)
-    found += [_stood(event, end, over=False) for event in open_since.values()]
+    still = [_stood(event, end, over=False) for event in open_since.values()]
+    verdict = standing_verdict(evidence.events)
+    found += still if verdict is None else [_judged(verdict, still)]
     return sorted(found, key=lambda one: -(one.cost_seconds or 0.0))[:3]
+
+
+def _judged(verdict: HangVerdict, still: list[Finding]) -> Finding:
+    """Return one finding for all ranks that stand still: what the watchers found out together."""
+    longest = max(still, key=lambda one: one.cost_seconds or 0.0, default=None)
+    facts = {} if longest is None else {key: longest.evidence[key] for key in ("seconds", "step", "phase")}
+    facts |= {"verdict": verdict.kind, "ranks": list(verdict.ranks), "waiting": list(verdict.waiting)}
+    return Finding(
+        "hang",
+        f"{verdict.text[:1].lower()}{verdict.text[1:].rstrip('.')}",
+        CRITICAL,
+        verdict.remedy or remedy("hang"),
+        {**facts, "sources": dict(verdict.evidence)},
+        confidence=verdict.confidence,
+        cost_seconds=None if longest is None else longest.cost_seconds,
+        rank=verdict.ranks[0] if len(verdict.ranks) == 1 else None,
+    )
 
 
 def _silence(evidence: Evidence) -> list[Finding]:

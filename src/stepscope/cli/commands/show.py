@@ -93,6 +93,8 @@ class RunSheet(Sheet):
         if facts["cause"]:
             label = "wrong" if facts["state"] == "finished" else "cause"
             yield from self._wrapped(label, plain(facts["cause"]), 3)
+        if facts["hang"] is not None:
+            yield from self._wrapped("hang", plain(f"{facts['hang']['text']} See `stepscope hang`."), 4)
         if self._quiet is not None:
             yield self._fact("silent", f"no sign of its watcher for {format_duration(self._quiet)}", "yellow")
         yield self._fact("run", f"{plain(about['id'])} in project {plain(about['project'] or '-')}")
