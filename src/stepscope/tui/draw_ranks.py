@@ -50,6 +50,18 @@ def lines_of(scene: TerminalScene, options: ViewOptions) -> int:
     return len({rank.node for rank in scene.ranks.values()} if is_grouped(scene, options) else scene.ranks)
 
 
+def selected_rank(scene: TerminalScene, options: ViewOptions) -> int | None:
+    """Return the rank that is selected: of a node, its worst."""
+    if not scene.ranks:
+        return None
+    line = min(options.line, lines_of(scene, options) - 1)
+    return _selected(rank_scene(scene.ranks.values()), line, grouped=is_grouped(scene, options)).rank.rank
+
+
+def _selected(shown: RankScene, line: int, *, grouped: bool) -> RankLateness:
+    return list(shown.nodes().values())[line][0] if grouped else shown.ranks[line]
+
+
 def ranks_view(scene: TerminalScene, width: int, height: int, options: ViewOptions) -> list[Line]:
     """Return the view: a sentence, the list, and the phases of the selected rank beside those of the median rank."""
     if not scene.ranks:
@@ -58,7 +70,7 @@ def ranks_view(scene: TerminalScene, width: int, height: int, options: ViewOptio
     top: Line = [(" ", ""), (cut(sentence(shown), width - 2), "bad" if late_ranks(shown) else "")]
     chosen = min(options.line, lines_of(scene, options) - 1)
     grouped = is_grouped(scene, options)
-    selected = list(shown.nodes().values())[chosen][0] if grouped else shown.ranks[chosen]
+    selected = _selected(shown, chosen, grouped=grouped)
     room = height - 1
     if width >= (WIDE if grouped else WIDER):
         listed = list_box(shown, width - ASIDE, room, chosen, grouped=grouped)

@@ -11,6 +11,7 @@ import numpy as np
 from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import unit_of
+from stepscope.store.console import read_console
 from stepscope.store.events import read_events
 from stepscope.store.following import TailFollower
 from stepscope.store.layout import RunFolder
@@ -27,6 +28,7 @@ from stepscope.views.rates import StepTotals
 from stepscope.views.run_card import status
 from stepscope.views.sinks import sink_rows
 from stepscope.views.terminal import TerminalCurve, TerminalNode, TerminalRank, TerminalScene
+from stepscope.views.terminal_console import TerminalConsole
 from stepscope.views.terminal_history import History, HistoryBuckets
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class RunFeed(SceneFeed):
         self._facts: dict[str, Any] = {}
         self._events = EventCount(self._folder)
         self._seen_events = -1
-        self._due = 0.0
+        self._due = self._console_due = 0.0
         self._follower = TailFollower(self._folder)
         self._sources: dict[str, str] = {}
         self._waiting: list[Points] | None = []
@@ -91,6 +93,16 @@ class RunFeed(SceneFeed):
     def ask_diagnosis(self) -> None:
         """Request a diagnosis."""
         self._wanted = request(names=self.scene.shown[:1], diagnosis=True)
+
+    def follow_console(self, rank: int | None) -> None:
+        """Read new lines of the console of a rank, or of all; called at each refresh while they are shown."""
+        console = self.scene.console
+        if console.rank != rank:
+            console = self.scene.console = TerminalConsole(rank)
+        now = self._clock()
+        if not console.is_of(rank) or now >= self._console_due:
+            console.take(read_console(self._folder, console.query()))
+            self._console_due = now + STATUS_SECONDS
 
     def reset(self) -> None:
         """Clear all graphs; they restart with the next point."""

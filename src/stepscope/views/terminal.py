@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.compare.quantity import is_score
 from stepscope.core.vocabulary import MEETING, canonical, phase_place
+from stepscope.views.terminal_console import TerminalConsole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -153,6 +154,7 @@ class TerminalScene:
     sinks: list[dict[str, Any]] = field(default_factory=list)
     """Rows of `sink_rows`."""
     diagnosis: dict[str, Any] | None = None
+    console: TerminalConsole = field(default_factory=TerminalConsole)
 
     @property
     def moment(self) -> float:
