@@ -13,6 +13,8 @@ from stepscope.store.layout import RunFolder
 from stepscope.store.sinks import SENDING, SinkState
 from stepscope.tui.reading import answer, command, first_names, opened, request
 from stepscope.tui.run_feed import RunFeed
+from tests.exporters.recorded import tell
+from tests.fleet import fleet
 from tests.integration.processes import until
 
 pytestmark = pytest.mark.processes
@@ -168,3 +170,15 @@ def test_sinks_are_read_again(tmp_path):
         ("mlflow", "keeping up", 7)
     ]
     feed.close()
+
+
+def test_the_cause_of_a_hang_is_known(tmp_path):
+    """The verdict of the watchers names the rank; ranks that go on are not blamed."""
+    past = fleet(tmp_path)
+    for file in sorted((past.path / "nodes").glob("*.json")):
+        text = file.read_text(encoding="utf-8").replace('"stall": ""', '"stall": "hung"')
+        file.write_text(text, encoding="utf-8")
+    tell(RunFolder(past.path), "hang_verdict", verdict="never_arrived", ranks=[2])
+    ranks = RunFeed(past.path).scene.ranks
+    assert {number for number, rank in ranks.items() if rank.blame} == {2}
+    assert {rank.state for rank in ranks.values()} == {"hung"}

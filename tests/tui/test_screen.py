@@ -204,3 +204,15 @@ def test_ranks_are_shown_one_by_one_on_demand():
     shown = text_of(draw(scene, ViewOptions(view="ranks", grouped=False), 120, 40)).splitlines()
     assert "rank 50 is killed" in shown[2]
     assert "50 killed" in shown[5]
+
+
+def test_the_cause_of_a_hang_stands_first_though_all_ranks_hang():
+    """In a hang every rank stands still: the one that the verdict names is first, and the sentence says so."""
+    scene = run_scene(8)
+    for rank in scene.ranks.values():
+        rank.state = "hung"
+    assert "all are hung" in text_of(draw(scene, ViewOptions(view="ranks"), 120, 40)).splitlines()[2]
+    scene.ranks[5].blame = "is the cause of the hang"
+    shown = text_of(draw(scene, ViewOptions(view="ranks"), 120, 40)).splitlines()
+    assert "rank 5 on node-a is the cause of the hang" in shown[2]
+    assert "5 hung" in shown[5]

@@ -12,7 +12,7 @@ from stepscope.core.events import HANG_VERDICT, ours
 from stepscope.sources.first_error import first_error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from stepscope.store.reader import Past
     from stepscope.store.states import RankState
@@ -24,18 +24,18 @@ HANGS, FAILED = "is the cause of the hang", "failed first"
 def blamed_ranks(past: Past, attempt: int, states: Iterable[RankState]) -> dict[int, str]:
     """Return the ranks that are the cause of a hang or of the end of an attempt, each with what it did, in words."""
     known = list(states)
-    found = dict.fromkeys(_hanging(past, attempt), HANGS) if any(state.stall for state in known) else {}
+    found = dict.fromkeys(hanging_ranks(past.events(), attempt), HANGS) if any(state.stall for state in known) else {}
     if sum(is_bad(state.state, state.cause) for state in known) > 1:
         first = first_error_of(past)
         found |= {} if first is None else {first.rank: FAILED}
     return found
 
 
-def _hanging(past: Past, attempt: int) -> list[int]:
-    """Return the ranks that the newest verdict of the attempt names."""
+def hanging_ranks(events: Iterable[Mapping[str, Any]], attempt: int) -> list[int]:
+    """Return the ranks that the newest verdict of the watchers about an attempt names; events are in order."""
     found: list[Any] = []
-    for event in ours(past.events(HANG_VERDICT)):
-        if event.get("attempt", attempt) == attempt:
+    for event in ours(events):
+        if event.get("kind") == HANG_VERDICT and event.get("attempt", attempt) == attempt:
             ranks = event.get("ranks")
             found = ranks if event.get("verdict") != NONE and isinstance(ranks, list) else []
     return [rank for rank in found if isinstance(rank, int)]

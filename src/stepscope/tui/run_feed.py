@@ -11,6 +11,8 @@ import numpy as np
 from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import unit_of
+from stepscope.sources.hang import STANDING
+from stepscope.sources.rank_blame import HANGS, hanging_ranks
 from stepscope.store.console import read_console
 from stepscope.store.events import read_events
 from stepscope.store.following import TailFollower
@@ -32,7 +34,7 @@ from stepscope.views.terminal_console import TerminalConsole
 from stepscope.views.terminal_history import History, HistoryBuckets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
 OWN, PHASE, PROCESS = "stepscope/", "phase/", "process/"
@@ -263,7 +265,12 @@ class RunFeed(SceneFeed):
             found, _ = read_events(self._folder)
             scene.alerts = alerts_of(found)
             scene.events = [_event(one) for one in found if one.get("kind") not in QUIET][-EVENTS:]
+            self._blame(hanging_ranks(found, newest))
             self._read_machines()
+
+    def _blame(self, hanging: Collection[int]) -> None:
+        for number, rank in self.scene.ranks.items():
+            rank.blame = HANGS if number in hanging and rank.state in STANDING else ""
 
     def _read_machines(self) -> None:
         machines, _ = read_machines(self._folder)

@@ -110,6 +110,8 @@ class TerminalRank:
     phases: dict[str, deque[float]] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
     """Newest samples of its process: memory_bytes, cpu_ratio and so on."""
+    blame: str = ""
+    """What it did if it is the cause of a hang, in words."""
 
     @property
     def step_seconds(self) -> float | None:
