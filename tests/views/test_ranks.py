@@ -27,6 +27,8 @@ from stepscope.views.ranks import (
 from tests.exporters.recorded import tell
 from tests.fleet import fleet
 
+LATE = "rank 5 on a is late by 50 ms in a step of 200 ms; 3 other ranks late too"
+
 
 def table(*rows):
     return RankSheet(0, rows, (0, 99), 0.2)
@@ -89,6 +91,23 @@ def test_when_most_ranks_ended_the_latest_still_come_first():
     """After the end of a job its state says nothing about a single rank."""
     rows = [RankRow(n, "a", "lost", late_seconds=n / 100) for n in range(4)]
     assert [row.rank for row in ordered(table(*rows))] == [3, 2, 1, 0]
+
+
+def test_the_cause_of_a_crash_comes_first_though_all_ranks_failed():
+    """After a crash every rank has failed; the one that failed first is named first, and the others are counted."""
+    rows = [RankRow(n, "a", "failed", late_seconds=n / 100) for n in range(6)]
+    rows[2] = replace(rows[2], state="killed")
+    found = RankSheet(0, rows, (0, 99), 0.2, blamed={4: "failed first"})
+    assert [row.rank for row in ordered(found)] == [4, 2, 5, 3, 1, 0]
+    told = "6 ranks on 1 node; rank 4 on a failed first; rank 2 on a is killed; 5 ranks failed; "
+    assert summary(found) == told + LATE
+    assert "failed first" not in summary(table(*rows))
+
+
+def test_nobody_is_late_is_not_said_of_a_crash():
+    """Where ranks ended, it does not matter that none of them was late."""
+    rows = [RankRow(n, "a", "failed", late_seconds=0.0) for n in range(3)]
+    assert summary(table(*rows)) == "3 ranks on 1 node; all failed"
 
 
 def test_groups_show_their_worst_rank(tmp_path):

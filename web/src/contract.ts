@@ -743,6 +743,8 @@ export interface ShownRank {
   cause: string;
   is_well: boolean;
   is_late: boolean;
+  blame: string;
+  is_notable: boolean;
   step: number | null;
   behind_steps: number | null;
   behind_seconds: number | null;

@@ -19,6 +19,10 @@ class ShownRank(Response):
     is_well: bool
     """Whether it runs, or ended as it should."""
     is_late: bool
+    blame: str
+    """What it did if it is the cause of a hang or of the end, as in "failed first"; else empty."""
+    is_notable: bool
+    """Whether it needs attention: it is late, the cause of a hang or a crash, or in another state than most."""
     step: int | None
     behind_steps: int | None
     behind_seconds: float | None
