@@ -18,7 +18,7 @@ def fleet(root, nodes=2, per=2, steps=200, late=None, phases=True, behind=0, run
     facts = {"format": FORMAT_VERSION, "id": run, "name": run, "project": "demo", "created": CREATED}
     folder.describe(facts)
     for node in range(nodes):
-        writer = Writer(f"node-{node}.0000000{node}", 0)
+        writer = Writer(f"node-{node}.{node:08x}", 0)
         states = {}
         for rank in range(node * per, node * per + per):
             own = 0.04 if rank == late else 0.0

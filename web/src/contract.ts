@@ -507,6 +507,7 @@ export interface Ranks {
   usual_seconds: number | null;
   usual_phases: Record<string, number>;
   summary: string;
+  clocks: string;
   definition: string;
   late: number[];
   dimensions: string[];
@@ -726,6 +727,7 @@ export interface ShownRank {
   rank: number;
   node: string;
   host: string;
+  host_note: string;
   state: string;
   stall: string;
   cause: string;

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis import clocks
+from stepscope.analysis.node_fates import fate_sentence
 from stepscope.core.node_names import short_node
 from stepscope.core.numbers import format_count, format_items, format_value
 from stepscope.core.vocabulary import MEETING, phase_place
+from stepscope.sources.clocks import clock_offsets
+from stepscope.sources.fates import fates_of
 from stepscope.sources.rank_table import LATE, RankRow, RankSheet, rank_map, rank_table
+from stepscope.views.nodes import node_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +43,9 @@ def ranks_view(past: Past, steps: tuple[int, int] | None = None, names: Sequence
     Figures are means per step over `steps`, by default over the newest steps.
     """
     table = rank_table(past, steps, names)
-    rows = [_row(row, table.usual_seconds) for row in ordered(table)]
+    fates, offsets = fates_of(past), clock_offsets(past)
+    notes = node_notes(fates, offsets, table.attempt)
+    rows = [{**_row(row, table.usual_seconds), "host_note": notes.get(row.node, "")} for row in ordered(table)]
     return {
         "attempt": table.attempt,
         "nodes": len({row.node for row in table.rows}),
@@ -46,7 +53,8 @@ def ranks_view(past: Past, steps: tuple[int, int] | None = None, names: Sequence
         "last_step": table.steps[1] if table.steps[1] >= table.steps[0] else None,
         "usual_seconds": table.usual_seconds,
         "usual_phases": dict(table.usual_phases),
-        "summary": summary(table),
+        "summary": summary(table, fate_sentence(fates, table.attempt)),
+        "clocks": clocks.sentence(offsets),
         "definition": DEFINITIONS[table.is_own],
         "late": [row["rank"] for row in rows if row["is_late"]],
         "dimensions": dimensions(table.rows),
@@ -74,8 +82,8 @@ def is_late(row: RankRow, usual: float | None) -> bool:
     return usual is not None and late >= max(LATE_SECONDS, LATE_SHARE * usual)
 
 
-def summary(table: RankSheet) -> str:
-    """Return one sentence: how many ranks, how far, and which of them needs attention."""
+def summary(table: RankSheet, nodes_told: str = "") -> str:
+    """Return one sentence: how many ranks, how far, what happened to nodes, and which rank needs attention."""
     nodes = len({row.node for row in table.rows if row.node})
     parts = [format_items(len(table.rows), "rank") + (f" on {format_items(nodes, 'node')}" if nodes else "")]
     reached = [row.step for row in table.rows if row.step is not None]
@@ -83,7 +91,7 @@ def summary(table: RankSheet) -> str:
         low, high = min(reached), max(reached)
         span = f"step {format_count(high)}" if low == high else f"steps {format_count(low)} to {format_count(high)}"
         parts[0] += f", {span}"
-    return "; ".join([*parts, *_exceptional(table), _latest(table)]).rstrip("; ")
+    return "; ".join(filter(None, [*parts, nodes_told, *_exceptional(table), _latest(table)]))
 
 
 def _latest(table: RankSheet) -> str:

@@ -12,6 +12,8 @@ class ShownRank(Response):
     node: str
     host: str
     """The node's name for people."""
+    host_note: str
+    """How the node came or went, and by how much its clock is wrong; "" for most nodes."""
     state: str
     stall: str
     """"", stalled or hung."""
@@ -51,6 +53,8 @@ class Ranks(Response):
     """Step time of the median rank."""
     usual_phases: dict[str, float]
     summary: str
+    clocks: str
+    """By how much the clocks of the nodes differ, in words; "" if they hardly do."""
     definition: str
     late: list[int]
     dimensions: list[str]
