@@ -16,7 +16,7 @@ from stepscope.core.node_names import short_node
 from stepscope.core.numbers import format_duration, format_items
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 JOINED_LATE, CAME_BACK = "joined late", "came back"
 LEFT, PREEMPTED, FAILED, DIED = "left", "preempted", "failed", "died"
@@ -146,14 +146,19 @@ def _arrival(
         late = _late(life, beside)
         return ("", "") if late is None else (JOINED_LATE, f"{format_duration(late)} after the others")
     last = before[-1].attempt
-    here, there = {one.host for one in beside}, [one for one in before if one.attempt == last]
+    there = [one for one in before if one.attempt == last]
     own = [one for one in before if one.host == life.host]
-    if own:
-        went = {fate.node: fate.departure for fate in fates if fate.attempt == last}
-        is_with_all = own[-1].attempt == last and (not went[own[-1].node] or len(set(went.values())) == 1)
-        gap = _apart(own[-1].ended, life.started)
-        return ("", "") if is_with_all else (CAME_BACK, f"as attempt {life.attempt}{gap}")
-    if here.isdisjoint(one.host for one in there):
+    if not own:
+        return _new(life, {one.host for one in beside}, there)
+    went = {fate.node: fate.departure for fate in fates if fate.attempt == last}
+    if own[-1].attempt == last and (not went[own[-1].node] or len(set(went.values())) == 1):
+        return "", ""  # it started again with all the others
+    return CAME_BACK, f"as attempt {life.attempt}{_apart(own[-1].ended, life.started)}"
+
+
+def _new(life: NodeLife, here: Collection[str], there: Sequence[NodeLife]) -> tuple[str, str]:
+    """Return how a node came that no earlier attempt had; `here` are the hosts of its attempt, `there` the last one."""
+    if not any(one.host in here for one in there):
         return "", ""  # the whole job runs on other nodes now
     mine = {rank.rank for rank in life.ranks}
     gone = (one.host for one in there if one.host not in here and not mine.isdisjoint(rank.rank for rank in one.ranks))
@@ -179,22 +184,31 @@ def _apart(ended: float | None, started: float | None) -> str:
 def departures(beside: Sequence[NodeLife], later: Sequence[NodeLife] = ()) -> dict[str, tuple[str, str]]:
     """Return how each node of an attempt went, as kind and text; `later` are the nodes of the next attempt."""
     ends = {life.node: _end(life) for life in beside}
+    cause = _cause(beside, ends)
+    found = {life.node: _own_end(life, beside, cause, ends) for life in beside}
+    hosts = {life.host for life in later}
+    for life in beside if not hosts.isdisjoint(life.host for life in beside) else ():
+        if not found[life.node][0] and life.host not in hosts:
+            found[life.node] = LEFT, f"it is not in attempt {later[0].attempt}"
+    return found
+
+
+def _cause(beside: Sequence[NodeLife], ends: Mapping[str, tuple[str, str]]) -> NodeLife | None:
+    """Return the node whose end came first, if it was before its time."""
     bad = [life for life in beside if ends[life.node][0] in (PREEMPTED, FAILED, DIED)]
     # A rank fails or is ended after its peer has died: where the clocks leave that open, the death is the cause.
     doubt = {life.node: 2 * life.spread_seconds * (ends[life.node][0] != DIED) for life in bad}
-    cause = min(bad, key=lambda life: _when(life) + doubt[life.node], default=None)
-    found = {}
-    hosts = {life.host for life in later}
-    is_same_job = not hosts.isdisjoint(life.host for life in beside)
-    for life in beside:
-        kind, text = ends[life.node]
-        is_early = kind == LEFT and any(_outlives(one, life) for one in beside)
-        if not is_early and (kind == LEFT or (cause is not None and _follows(life, cause, ends))):
-            kind, text = "", ""
-        if not kind and is_same_job and life.host not in hosts:
-            kind, text = LEFT, f"it is not in attempt {later[0].attempt}"
-        found[life.node] = kind, text
-    return found
+    return min(bad, key=lambda life: _when(life) + doubt[life.node], default=None)
+
+
+def _own_end(
+    life: NodeLife, beside: Sequence[NodeLife], cause: NodeLife | None, ends: Mapping[str, tuple[str, str]]
+) -> tuple[str, str]:
+    """Return how a node went; kind "" if it ended with the others, or because of another."""
+    kind, text = ends[life.node]
+    if kind == LEFT:
+        return (kind, text) if any(_outlives(one, life) for one in beside) else ("", "")
+    return ("", "") if cause is not None and _follows(life, cause, ends) else (kind, text)
 
 
 def _end(life: NodeLife) -> tuple[str, str]:
