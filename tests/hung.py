@@ -16,7 +16,7 @@ TORCH = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.p
 
 def hung_fleet(root, cause=1, judged=True, run="run-1"):
     """Make a job of 4 ranks on 2 nodes of which all wait for one; `judged`: its watchers came to a verdict."""
-    past = fleet(root, run=run)
+    past = fleet(root, run=run, stall="hung")
     folder = past.path / "events"
     events = [event for rank in range(4) for event in _events(rank, rank == cause)]
     if judged:

@@ -9,6 +9,8 @@ import pytest
 
 from stepscope.analysis.diagnosis.machine import busy as busy_note
 from stepscope.analysis.diagnosis.verdict import findings, primary
+from stepscope.analysis.first_error.evidence import EndedRank, ErrorEvidence
+from stepscope.analysis.first_error.judge import first_error
 from stepscope.core.remedies import remedy
 from tests.analysis.diagnosis_rig import busy, evidence, falling, steps, track
 
@@ -189,3 +191,12 @@ def test_memory_that_is_full_in_years_is_not_forecast() -> None:
     }
     (found,) = [one for one in findings(evidence(steps(), series=series)) if one.kind == "memory_leak"]
     assert found.text.endswith("per step")
+
+
+def test_ranks_that_were_taken_away_are_no_crash() -> None:
+    """A job whose ranks failed because a scheduler took some of them away did not crash: that is what is said."""
+    taken = EndedRank(0, "a", "preempted", "SIGTERM in a SLURM job", 5.0)
+    lost = EndedRank(1, "b", "failed", "exit code 1", 8.0)
+    first = first_error(ErrorEvidence({}, [taken, lost]))
+    assert kinds(state="failed", first_error=first) == ["node_gone"]
+    assert remedy("node_gone").startswith("the scheduler took these ranks away")

@@ -143,3 +143,41 @@ def test_a_line_of_a_rank_needs_no_prefix_to_be_read() -> None:
     for head in ("", "[rank12]: ", "[default3]:", "17: ", "(RayTrainWorker pid=77, ip=10.0.0.1) ", "\x1b[31m"):
         found = reports_of(lines_of(0, 1.0, [head + line for line in texts.traceback("ValueError: z")]))
         assert [report.text for report in found] == ["ValueError: z"], head
+
+
+TERM = "SIGTERM in a SLURM job (preempted, cancelled or out of time)"
+
+
+@pytest.mark.parametrize("others", [[], [EndedRank(2, "a", "failed", "exit code 1", 9.0)]])
+def test_a_preempted_node_is_the_cause_and_no_crash(others: list[EndedRank]) -> None:
+    """Ranks that the scheduler took away are named if the others only lost them, whatever code they exit with."""
+    ends = [EndedRank(0, "b", "preempted", TERM, 5.0), EndedRank(1, "b", "preempted", TERM, 5.1), *others]
+    lines = {rank: lines_of(rank, 7.0 + rank, GLOO) for rank in (3, 4, 5)}
+    found = first_error(ErrorEvidence(lines, ends, world_size=6))
+    assert found is not None
+    assert (found.ranks, found.kind) == ((0, 1), "preempted")
+    assert "preempted" in found.summary
+
+
+def test_an_error_before_the_scheduler_ended_the_job_is_the_cause() -> None:
+    """srun ends the other ranks with SIGTERM when one fails: their end came later and explains nothing."""
+    ends = [EndedRank(0, "a", "failed", "exit code 1", 5.0), EndedRank(1, "b", "preempted", TERM, 5.3)]
+    found = first_error(ErrorEvidence({}, ends))
+    assert found is not None
+    assert (found.ranks, found.kind) == ((0,), "exit")
+
+
+def test_a_job_that_is_taken_away_as_a_whole_has_no_error_of_its_own() -> None:
+    """All ranks preempted: nobody began it but the scheduler."""
+    found = first_error(ErrorEvidence({}, [EndedRank(rank, "a", "preempted", TERM, 5.0) for rank in range(4)]))
+    assert found is not None
+    assert found.kind not in ("preempted", "crash", "killed", "lost")
+
+
+def test_ranks_that_finished_while_the_others_went_on_left() -> None:
+    """Where the only ranks without an error had finished, they left; nothing crashed on them."""
+    ends = [EndedRank(3, "b", "finished", "", 5.0)]
+    found = first_error(ErrorEvidence({rank: lines_of(rank, 9.0, GLOO) for rank in (0, 1, 2)}, ends, world_size=4))
+    assert found is not None
+    assert (found.ranks, found.kind) == ((3,), "left")
+    assert "finished while the others went on" in found.summary

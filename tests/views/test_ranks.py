@@ -62,7 +62,7 @@ def test_the_sentence_names_ranks_that_ended_or_hang():
 
 def test_the_cause_of_a_hang_comes_first(tmp_path):
     """The verdict of the watchers is there while it stands, and its rank is the first, whoever is late."""
-    past = fleet(tmp_path, late=3)
+    past = fleet(tmp_path, late=3, stall="hung")
     assert ranks_view(past)["hang"] is None
     said = {"verdict": "never_arrived", "ranks": [1], "waiting": [0, 2, 3], "text": "Rank 1 never arrived."}
     tell(

@@ -519,6 +519,7 @@ export interface Ranks {
   usual_phases: Record<string, number>;
   summary: string;
   hang: HangFacts | null;
+  clocks: string;
   definition: string;
   late: number[];
   dimensions: string[];
@@ -738,6 +739,7 @@ export interface ShownRank {
   rank: number;
   node: string;
   host: string;
+  host_note: string;
   state: string;
   stall: string;
   cause: string;

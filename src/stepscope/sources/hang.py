@@ -15,6 +15,7 @@ from stepscope.analysis.hang.standing import standing_verdict
 from stepscope.core.events import is_users
 from stepscope.importers.flight_recorder import read_dumps, world_of
 from stepscope.sources.attempts import nodes_of
+from stepscope.sources.rank_blame import stands
 from stepscope.sources.torch_dumps import TorchDumps, torch_dumps
 from stepscope.store.states import ABNORMAL
 
@@ -91,7 +92,11 @@ def _is_bad(states: Mapping[int, tuple[str, RankState]]) -> bool:
 
 def recorded_verdict(past: Past) -> HangVerdict | None:
     """Return what the watchers found out while the last attempt of a run hung; None if it does not hang, or went on."""
-    last = max((node.attempt for node in nodes_of(past)), default=0)
+    nodes = nodes_of(past)
+    last = max((node.attempt for node in nodes), default=0)
+    states = [state for node in nodes if node.attempt == last for state in node.ranks.values()]
+    if not stands(states):
+        return None
     return standing_verdict(event for event in past.events() if event.get("attempt", last) == last)
 
 

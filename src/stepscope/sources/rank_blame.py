@@ -23,11 +23,16 @@ HANGS, FAILED = "is the cause of the hang", "failed first"
 def blamed_ranks(past: Past, attempt: int, states: Iterable[RankState]) -> dict[int, str]:
     """Return the ranks that are the cause of a hang or of the end of an attempt, each with what it did, in words."""
     known = list(states)
-    found = dict.fromkeys(hanging_ranks(past.events(), attempt), HANGS) if any(state.stall for state in known) else {}
+    found = dict.fromkeys(hanging_ranks(past.events(), attempt), HANGS) if stands(known) else {}
     if sum(is_bad(state.state, state.cause) for state in known) > 1:
         first = first_error_of(past)
         found |= {} if first is None else {first.rank: FAILED}
     return found
+
+
+def stands(states: Iterable[RankState]) -> bool:
+    """Return whether a verdict on a hang still counts: a watcher that was killed cannot take its verdict back."""
+    return any(state.stall or state.state != "running" for state in states)
 
 
 def hanging_ranks(events: Iterable[Mapping[str, Any]], attempt: int) -> Sequence[int]:

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis import clocks
+from stepscope.analysis.node_fates import fate_sentence
 from stepscope.core.node_names import short_node
 from stepscope.core.numbers import format_count, format_items, format_value
 from stepscope.core.vocabulary import MEETING, phase_place
+from stepscope.sources.clocks import clock_offsets
+from stepscope.sources.fates import fates_of
 from stepscope.sources.hang import recorded_verdict
 from stepscope.sources.rank_table import LATE, RankRow, RankSheet, rank_map, rank_table
+from stepscope.views.nodes import node_notes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -42,8 +47,10 @@ def ranks_view(past: Past, steps: tuple[int, int] | None = None, names: Sequence
     Figures are means per step over `steps`, by default over the newest steps.
     """
     table, verdict = rank_table(past, steps, names), recorded_verdict(past)
+    fates, offsets = fates_of(past), clock_offsets(past)
+    notes = node_notes(fates, offsets, table.attempt)
     alone = _exceptions(table)
-    rows = [_row(row, table, alone) for row in ordered(table)]
+    rows = [{**_row(row, table, alone), "host_note": notes.get(row.node, "")} for row in ordered(table)]
     return {
         "attempt": table.attempt,
         "nodes": len({row.node for row in table.rows}),
@@ -51,8 +58,9 @@ def ranks_view(past: Past, steps: tuple[int, int] | None = None, names: Sequence
         "last_step": table.steps[1] if table.steps[1] >= table.steps[0] else None,
         "usual_seconds": table.usual_seconds,
         "usual_phases": dict(table.usual_phases),
-        "summary": summary(table),
+        "summary": summary(table, fate_sentence(fates, table.attempt)),
         "hang": None if verdict is None else verdict.as_dict(),
+        "clocks": clocks.sentence(offsets),
         "definition": DEFINITIONS[table.is_own],
         "late": [row["rank"] for row in rows if row["is_late"]],
         "dimensions": dimensions(table.rows),
@@ -83,8 +91,8 @@ def is_late(row: RankRow, usual: float | None) -> bool:
     return usual is not None and late >= max(LATE_SECONDS, LATE_SHARE * usual)
 
 
-def summary(table: RankSheet) -> str:
-    """Return one sentence: how many ranks, how far, and which of them needs attention."""
+def summary(table: RankSheet, nodes_told: str = "") -> str:
+    """Return one sentence: how many ranks, how far, what happened to nodes, and which rank needs attention."""
     nodes = len({row.node for row in table.rows if row.node})
     parts = [format_items(len(table.rows), "rank") + (f" on {format_items(nodes, 'node')}" if nodes else "")]
     reached = [row.step for row in table.rows if row.step is not None]
@@ -92,7 +100,7 @@ def summary(table: RankSheet) -> str:
         low, high = min(reached), max(reached)
         span = f"step {format_count(high)}" if low == high else f"steps {format_count(low)} to {format_count(high)}"
         parts[0] += f", {span}"
-    exceptional = _exceptional(table)
+    exceptional = [told for told in (nodes_told, *_exceptional(table)) if told]
     late = _latest(table)
     return "; ".join([*parts, *exceptional, *([late] if late and (late != ALL_KEEP_UP or not exceptional) else [])])
 

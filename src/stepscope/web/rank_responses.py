@@ -12,6 +12,8 @@ class ShownRank(Response):
     node: str
     host: str
     """The node's name for people."""
+    host_note: str
+    """How the node came or went, and by how much its clock is wrong; "" for most nodes."""
     state: str
     stall: str
     """"", stalled or hung."""
@@ -73,6 +75,8 @@ class Ranks(Response):
     summary: str
     hang: HangFacts | None
     """None while the ranks move."""
+    clocks: str
+    """By how much the clocks of the nodes differ, in words; "" if they hardly do."""
     definition: str
     late: list[int]
     dimensions: list[str]

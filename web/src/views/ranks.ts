@@ -156,7 +156,8 @@ class RanksView implements Mounted {
     this.summary.classList.toggle("bad", ranks.late.length > 0);
     const span =
       ranks.last_step === null ? "" : `Rows: means of steps ${count(ranks.first_step)} to ${count(ranks.last_step)}. `;
-    setText(this.note, `${span}${capital(ranks.definition)}.`);
+    const clocks = ranks.clocks && ` Clocks: ${ranks.clocks}.`;
+    setText(this.note, `${span}${capital(ranks.definition)}.${clocks}`);
     this.drawTools();
     this.drawMap();
     show(this.list.element, true);

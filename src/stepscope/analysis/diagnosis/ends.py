@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from stepscope.analysis.hang.verdict import HangVerdict
 
 CRASHED = ("failed", "killed")
+GONE = "node_gone"
+"""Kind of the finding about a job that ended because some of its ranks were taken away, or left."""
 MEMORY_SIGNS = ("out of memory", "cannot allocate memory", "can't allocate memory", "memoryerror", "outofmemoryerror")
 GPU_SIGNS = ("cuda", "hip ", "out of memory on device", "mps backend")
 """Words in such a message that point to GPU memory."""
@@ -31,7 +33,13 @@ LONG_PAUSE = 60.0
 """Minimum seconds of a pause that ended by itself for a warning."""
 BY_HAND = ("keyboardinterrupt", "sigint")
 """Words in a cause that show that a person stopped the run."""
-KINDS = {"gpu_memory": ("oom", ""), "host_memory": ("oom", "host"), "worker": ("dead_worker", "")}
+KINDS = {
+    "gpu_memory": ("oom", ""),
+    "host_memory": ("oom", "host"),
+    "worker": ("dead_worker", ""),
+    "preempted": (GONE, ""),
+    "left": (GONE, "left"),
+}
 """Kind and cause of the finding about a first error, if it is not a crash."""
 SILENT = ("killed", "lost")
 """Kinds of first errors of ranks that could not say a word."""
@@ -62,7 +70,7 @@ def _began(first: FirstError, state: str) -> Finding:
     ended = crash_kind("killed" if first.kind in SILENT else state, first.error)
     kind, cause = KINDS.get(first.kind, ("crash", ended if first.kind in (*SILENT, "exit", "native") else ""))
     followers = sum(len(other.ranks) for other in first.others)
-    text = f"the first error is that of {first.summary}"
+    text = f"{first.summary}" if kind == GONE else f"the first error is that of {first.summary}"
     if followers and first.why:
         text += f" ({first.why}; {followers} other ranks ended after it)"
     facts = {"state": state, "cause": first.error, "first_error": first.as_dict(), "step": first.step}
