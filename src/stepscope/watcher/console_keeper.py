@@ -113,7 +113,7 @@ class HandedOnStream(threading.Thread):
         """Read `source` and write `target`, both open files; a byte into `ended` says that this is over."""
         super().__init__(name=f"console-{name or 'both'}", daemon=True)
         self._stream, self._source, self._target, self._keep, self._ended = name, source, target, keep, ended
-        self._is_busy = False
+        self._is_busy = self._is_over = False
         self.is_refused = False
         """Whether the reader of the output has gone: the program must learn that."""
         self.is_terminal = os.isatty(target)
@@ -142,7 +142,7 @@ class HandedOnStream(threading.Thread):
                 if len(data) < FEW:
                     time.sleep(NAP)
         finally:
-            self._is_busy = False
+            self._is_over = True
             os.write(self._ended, b"e")
 
     def is_drained(self) -> bool:
