@@ -59,8 +59,10 @@ def json_line(error: str) -> list[str]:
     trace = "\\n".join(traceback(error)).replace('"', '\\"')
     name = error.partition(":")[0]
     return [
-        f'{{"time": "2026-11-18T22:20:00Z", "level": "error", "logger": "trainer", "message": "training failed", '
-        f'"error_type": "{name}", "exc_info": "{trace}"}}'
+        (
+            f'{{"time": "2026-11-18T22:20:00Z", "level": "error", "logger": "trainer", "message": "training failed", '
+            f'"error_type": "{name}", "exc_info": "{trace}"}}'
+        )
     ]
 
 
@@ -98,8 +100,10 @@ def lightning(error: str) -> list[str]:
 def lightning_ends(rank: int, code: int) -> list[str]:
     """Return what Lightning's launcher, which is rank 0 itself, prints when a child of it has ended."""
     return [
-        f"[rank: {rank}] Child process with PID 4711 terminated with code {code}. "
-        "Forcefully terminating all other processes to avoid zombies 🧟"
+        (
+            f"[rank: {rank}] Child process with PID 4711 terminated with code {code}. "
+            "Forcefully terminating all other processes to avoid zombies 🧟"
+        )
     ]
 
 
@@ -133,8 +137,10 @@ def watchdog_of(rank: int, error: str) -> list[str]:
     head = f"[rank{rank}]:[E1118 22:20:00.100 ProcessGroupNCCL.cpp:2068]"
     died = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] Process group watchdog thread terminated with exception: "
     more = [
-        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
-        "incorrect.",
+        (
+            "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+            "incorrect."
+        ),
         "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
         "",
         (
@@ -195,7 +201,7 @@ def safetensors_full() -> list[str]:
     """Return the error of a checkpoint on a full disk, by a library in Rust."""
     inner = ("/opt/venv/lib/python3.11/site-packages/transformers/trainer.py", 3012, "_save_checkpoint", "self._save()")
     error = (
-        'safetensors_rust.SafetensorError: Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: '
+        "safetensors_rust.SafetensorError: Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "
         '"No space left on device" })'
     )
     return traceback(error, (CALLS[0], inner))

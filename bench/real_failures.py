@@ -129,7 +129,7 @@ def _survived_errors(job: Job) -> Failure:
 
 
 def _survived_long_ago(job: Job) -> Failure:
-    """The rank that is killed without a word survived an error when it began."""
+    """Kill a rank without a word that survived an error when it began."""
     rank = _rank(job)
     job.collapse([rank], FAILS)
     job.say(rank, BEGIN + 5, real.refused(), prefix=False)
@@ -151,7 +151,7 @@ def _warned_before(job: Job) -> Failure:
 
 
 def _noise_after(job: Job) -> Failure:
-    """The rank prints a lot after its error."""
+    """Let the rank print a lot after its error."""
     rank = _rank(job)
     job.collapse([rank], FAILS)
     job.fail(rank, FAILS, [*texts.traceback(_error(job)), *real.wandb_summary(), *real.ignored()])
