@@ -25,7 +25,7 @@ def test_what_the_others_print_later_does_not_hide_it(tmp_path: Path, monkeypatc
     lines = printed(START / 1e6, 0.25, 60, 4, HOST, guilty=3)
     later = max(line.time for line in lines)
     numbers = range(1000, 2000)
-    lines += [ConsoleLine(later + at / 1e3, 0, 0, HOST, at, "err", f"frame #{at}: c10d::Watchdog") for at in numbers]
+    lines += [ConsoleLine(later + at / 1e3, 1, 0, HOST, at, "err", f"frame #{at}: c10d::Watchdog") for at in numbers]
     path = write(tmp_path / "runs" / "demo" / "20261118-100000-dead", drawn)
     write_console(path, lines)
     found = first_error.first_error_of(stepscope.open(path))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.analysis.first_error.evidence import EndedRank, ErrorEvidence, Skew
 from stepscope.analysis.first_error.judge import first_error
+from stepscope.analysis.first_error.report import reports_of
 from stepscope.core.events import ours
 from stepscope.sources.attempts import is_foreign, nodes_of
 from stepscope.sources.clocks import clock_offsets
@@ -24,6 +26,8 @@ MOST_LINES = 60_000
 """Lines of all ranks that are searched."""
 EACH_RANK, FEWEST = 400, 40
 """Newest lines of one rank that are searched, and how many if there are very many ranks."""
+LOOKED_BACK = 900.0
+"""Seconds before these lines in which an error is looked for, if they have none."""
 USUAL_SPREAD = 1.0
 """Seconds by which the clocks of two nodes usually differ at most, where their offset was not estimated."""
 ENDED = ("finished", "running")
@@ -74,7 +78,19 @@ def _lines(past: Past, attempt: int) -> Mapping[int, Sequence[ConsoleLine]]:
     found: dict[int, list[ConsoleLine]] = {}
     for line in past.console(query).lines:
         found.setdefault(line.rank, []).append(line)
-    return {rank: sorted(lines, key=lambda line: line.number) for rank, lines in found.items()}
+    cut = [rank for rank, lines in found.items() if len(lines) >= each and not reports_of(lines)]
+    if cut:  # what they print at their end, such as native stacks, is longer than that
+        since = min(found[rank][0].time for rank in cut) - LOOKED_BACK
+        errors = replace(query, ranks=cut, since=since, level="error", last_each=FEWEST)
+        for line in past.console(errors).lines:
+            found[line.rank].append(line)
+    return {
+        rank: [*{line.number: line for line in sorted(lines, key=_number)}.values()] for rank, lines in found.items()
+    }
+
+
+def _number(line: ConsoleLine) -> int:
+    return line.number
 
 
 def _clocks(past: Past, nodes: Sequence[NodeState]) -> dict[str, Skew]:
