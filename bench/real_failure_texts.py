@@ -138,8 +138,8 @@ def watchdog_of(rank: int, error: str) -> list[str]:
     died = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] Process group watchdog thread terminated with exception: "
     more = [
         (
-            "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
-            "incorrect."
+            "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might "
+            "be incorrect."
         ),
         "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
         "",

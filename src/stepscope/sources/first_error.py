@@ -84,13 +84,12 @@ def _lines(past: Past, attempt: int) -> Mapping[int, Sequence[ConsoleLine]]:
         errors = replace(query, ranks=cut, since=since, level="error", last_each=FEWEST)
         for line in past.console(errors).lines:
             found[line.rank].append(line)
-    return {
-        rank: [*{line.number: line for line in sorted(lines, key=_number)}.values()] for rank, lines in found.items()
-    }
+    return {rank: _in_order(lines) for rank, lines in found.items()}
 
 
-def _number(line: ConsoleLine) -> int:
-    return line.number
+def _in_order(lines: Sequence[ConsoleLine]) -> list[ConsoleLine]:
+    """Return the lines of a rank in their order, each once."""
+    return list({(line.node, line.number): line for line in sorted(lines, key=lambda line: line.number)}.values())
 
 
 def _clocks(past: Past, nodes: Sequence[NodeState]) -> dict[str, Skew]:
