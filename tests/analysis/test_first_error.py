@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import failure_texts as texts
+from bench import real_failure_texts as real
 from bench.failure_cases import CASES, drawn
+from bench.real_failures import CASES as REAL
 from stepscope.analysis.first_error.evidence import EndedRank, ErrorEvidence, Skew
 from stepscope.analysis.first_error.judge import first_error, launcher_choice, ranks_text
 from stepscope.analysis.first_error.report import reports_of
 from stepscope.core.console_line import ConsoleLine
 
-SMALL = drawn(5, len(CASES), ranks=32)
+SMALL = [*drawn(5, len(CASES), ranks=32), *drawn(6, len(REAL), ranks=32, cases=REAL)]
 GLOO = texts.gloo_closed()
 
 
@@ -44,6 +46,35 @@ def test_a_chain_is_shown_from_its_root_on() -> None:
     assert (found.rank, found.error, found.chain) == (2, "KeyError: 'x'", ("KeyError: 'x'", "RuntimeError: y"))
     assert found.others[0].ranks == (0,)
     assert found.others[0].why == "its peer was gone already"
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [
+        (real.rich_box("ValueError: bad"), "/home/user/train.py:148"),
+        (real.loguru("ValueError: bad"), "/home/user/train.py:148"),
+        (real.group("ValueError: bad"), "/home/user/data/shards.py:41"),
+        (real.json_line("ValueError: bad"), "/home/user/train.py:148"),
+    ],
+    ids=["rich", "loguru", "group", "json"],
+)
+def test_tracebacks_are_read_however_they_are_drawn(lines: list[str], place: str) -> None:
+    """Boxes of rich, loguru's variables, groups of exceptions and lines of JSON have an exception and its place."""
+    (found,) = reports_of(lines_of(0, 1.0, lines))
+    assert (found.text, found.chain[0].place) == ("ValueError: bad", place)
+
+
+def test_a_fault_that_a_later_line_names_is_shown() -> None:
+    """Of NCCL's long messages, the line with the fault is the error; torch's head of a message is left out."""
+    (found,) = reports_of(lines_of(0, 1.0, real.nccl_of_gpu("uncorrectable ECC error encountered")))
+    assert found.text == "DistBackendError: Cuda failure 'CUDA error: uncorrectable ECC error encountered'"
+    found = reports_of(lines_of(0, 1.0, real.watchdog_of(3, "CUDA error: an illegal memory access")))[0]
+    assert found.text.startswith("Process group watchdog thread terminated with exception: CUDA error: an illegal")
+
+
+def test_what_python_ignored_at_the_end_is_no_error() -> None:
+    """Tracebacks of failed clean-up do not count, also if one follows the other."""
+    assert reports_of(lines_of(0, 1.0, real.ignored())) == []
 
 
 def test_errors_that_the_rank_survived_do_not_count() -> None:

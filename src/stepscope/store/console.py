@@ -59,6 +59,8 @@ class ConsoleQuery:
     """The cursor of an earlier answer to the same query: only lines that were printed, or grew, since."""
     last: int | None = None
     """Only this many of the newest lines; read from the end."""
+    last_each: int | None = None
+    """Together with `last`: at most this many of the newest lines of each rank, however much the others print."""
     pattern: str | None = None
     """Plain text, or a regular expression between slashes; see `core.text_pattern`."""
     level: str | None = None
@@ -140,7 +142,7 @@ class _ConsoleReading:
         ends = {
             who: (found[-1], segments.complete_size(self._path(who, found[-1]))) for who, found in self.files.items()
         }
-        parts = [self._backwards(who, end) for who, end in ends.items()]
+        parts = [itertools.islice(self._backwards(who, end), self.query.last_each) for who, end in ends.items()]
         wanted = min(self.query.last or 0, self.limit)
         lines: list[ConsoleLine] = []
         for line in heapq.merge(*parts, key=_age):
