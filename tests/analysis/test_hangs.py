@@ -14,7 +14,7 @@ from bench.planted_hangs import OWN, Planted, Recorders, collective, healthy, jo
 from stepscope.analysis.hang.collectives import judge_records
 from stepscope.analysis.hang.evidence import FlightRecord, HangEvidence, RankEvidence
 from stepscope.analysis.hang.ras_report import read_report
-from stepscope.analysis.hang.record import compact
+from stepscope.analysis.hang.record import MOST_MEMBERS, compact
 from stepscope.analysis.hang.spelling import who
 from stepscope.analysis.hang.stacks import groups, said
 from stepscope.analysis.hang.verdict import KINDS, judge
@@ -181,3 +181,12 @@ def test_any_stack_is_judged_without_an_error(threads: list[dict[str, Any]]) -> 
         RankEvidence(1, stall="hung", stacks=collective()),
     )
     assert judge(HangEvidence(ranks)).kind in KINDS
+
+
+def test_groups_that_share_a_long_list_of_ranks_are_limited():
+    """A pickle of a few KiB can name one list thousands of times; reading and keeping it stay cheap."""
+    shared = list(range(600_000))
+    facts = {"entries": [], "pg_config": {str(name): {"ranks": shared} for name in range(4000)}}
+    record = FlightRecord.of(facts)
+    assert sum(len(group.ranks) for group in record.groups) == MOST_MEMBERS
+    assert compact(facts) == '{"entries":[]}'

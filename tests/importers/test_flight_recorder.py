@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analysis.hang.verdict import judge
-from stepscope.importers import flight_recorder, nccl_ras
+from stepscope.importers import flight_recorder, nccl_ras, plain_pickle
 from stepscope.importers.flight_recorder import parse, read_dumps
 from stepscope.importers.plain_pickle import UnsafePickleError, read_plain
 from stepscope.sources.hang import dump_evidence
@@ -125,6 +125,23 @@ def test_a_bomb_is_stopped() -> None:
         read_plain(b"\x80\x02X" + (2**31 - 1).to_bytes(4, "little") + b"abc.")
     with pytest.raises(ValueError, match="cut or damaged"):
         read_plain(b"\x80\x02h\x07.")
+
+
+def test_a_dump_of_many_small_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte of a pickle, or three of JSON, can make an object of 64 bytes: their number is limited."""
+    monkeypatch.setattr(plain_pickle, "MOST_OPERATIONS", 50_000)
+    with pytest.raises(ValueError, match="more objects than a dump may"):
+        read_plain(b"\x80\x04]" + (b"(" + b"]" * 1000 + b"e") * 100 + b".")
+    monkeypatch.setattr(flight_recorder, "MOST_VALUES", 1000)
+    with pytest.raises(ValueError, match="more values than a dump may"):
+        flight_recorder.parse(b'{"entries": [' + b"[]," * 1000 + b"[]]}")
+
+
+def test_times_that_no_clock_shows_are_left_out() -> None:
+    """A number of a thousand digits has no place among seconds."""
+    row = {"time_created_ns": 10**1000}
+    assert flight_recorder.newest({"entries": [row, {"time_created_ns": 2 * 10**9}]}) == 2.0
+    assert flight_recorder.newest({"entries": [row]}) is None
 
 
 @NEEDS_SHARED

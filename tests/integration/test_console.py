@@ -203,6 +203,39 @@ def test_ctrl_c_reaches_the_program_and_its_traceback_the_run(bench, terminal):
     assert ("training" in shown) == (terminal == "xterm")
 
 
+AWAITING = """
+    import os, signal, threading
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    for _ in range(100):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signal.sigwait([signal.SIGUSR1]) == signal.SIGUSR1
+    print("alone:", threading.active_count() == 1, threading.excepthook is threading.__excepthook__)
+"""
+
+
+def test_a_signal_that_the_program_waits_for_is_its_own(bench):
+    """No thread of ours takes a signal, which would end the program; `threading` knows of none."""
+    assert bench.run(AWAITING, interpreter=RUN).out == "alone: True True\n"
+
+
+ODD_STREAM = """
+    import sys, stepscope
+    class Stream:
+        def write(self, text): return len(text)
+        def flush(self): raise RuntimeError("not now")
+    run = stepscope.init()
+    before, sys.stdout = sys.stdout, Stream()
+    run.finish()
+    sys.stdout = before
+    print("on it goes")
+"""
+
+
+def test_a_stream_that_cannot_be_flushed_is_left_alone(bench):
+    """The program may have put any object in the place of its streams: the end of the run does not raise."""
+    assert bench.run(ODD_STREAM, environ={"STEPSCOPE_RECORDER__CONSOLE": "on"}).out == "on it goes\n"
+
+
 @pytest.mark.parametrize("how", ["os._exit(5)", "os.kill(os.getpid(), 9)", "os.abort()"])
 def test_a_program_that_dies_loses_no_line(bench, how):
     """The keeper outlives a program that ends without a goodbye."""

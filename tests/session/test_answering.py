@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import subprocess
@@ -111,11 +112,19 @@ assert os.read(read, 4) == b"mine"
 
 def test_nothing_is_started_where_threads_are_replaced(tmp_path, monkeypatch):
     """Under gevent a thread that waits in the kernel would stop all others."""
-    monkeypatch.setattr(threading, "_start_new_thread", lambda *_: None)
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: None)
     thread = Answering(tmp_path / "a.ring")
     monkeypatch.setattr(answering, "TASKS", str(_folder_of(tmp_path, 5)))
     thread.look()
     thread.stop()
+    assert not (tmp_path / "a.ask").exists()
+
+
+def test_nothing_is_started_without_the_interpreter_lock(tmp_path, monkeypatch):
+    """In a free-threaded build frames move while a thread reads them."""
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    monkeypatch.setattr(answering, "TASKS", str(_folder_of(tmp_path, 5)))
+    Answering(tmp_path / "a.ring").look()
     assert not (tmp_path / "a.ask").exists()
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -85,3 +87,9 @@ def test_names_cannot_act_on_the_terminal(tmp_path):
     stream = Stream()
     card.show(path, "a\x1b[2Jb", 20, stream=stream)
     assert "\x1b" not in stream.text
+
+
+def test_a_card_does_not_import_numpy():
+    """It would take longer than a summary is worth, and turn the exit code of a Ctrl-C into 1."""
+    code = "import sys\nfrom stepscope.session import card\ncard.load()\nsys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=240).returncode == 0

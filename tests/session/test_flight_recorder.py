@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 
 from stepscope.session import flight_recorder
@@ -65,4 +67,10 @@ def test_the_version_is_read_without_importing_torch(monkeypatch, tmp_path):
     (tmp_path / "version.py").unlink()
     assert flight_recorder._version() == (0,)
     monkeypatch.setattr(flight_recorder, "find_spec", lambda _: None)
+    assert flight_recorder._version() == (0,)
+
+
+def test_a_stand_in_for_torch_has_no_version(monkeypatch):
+    """A module that a test made, without a version and without an origin, is no reason to lose the run."""
+    monkeypatch.setitem(flight_recorder.sys.modules, "torch", ModuleType("torch"))
     assert flight_recorder._version() == (0,)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import os
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +14,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.console_line import ConsoleLine
 from stepscope.core.errors import UsageError
-from stepscope.store.console import ConsoleQuery, has_consoles, read_console
+from stepscope.store.console import ConsoleQuery, console_ranks, has_consoles, read_console
 from stepscope.store.console_segments import (
     ConsoleWriterName,
     LostLines,
@@ -113,11 +117,47 @@ def test_a_line_of_an_unknown_stream_is_an_error_by_its_words(tmp_path: Path) ->
     assert texts(tmp_path, level="err") == ["RuntimeError: no"]
 
 
-@pytest.mark.parametrize("query", [{"pattern": "/(a+)+b/"}, {"pattern": "/[/"}, {"level": "loud"}, {"after": "??"}])
+FAR = base64.urlsafe_b64encode(zlib.compress(json.dumps([[*WHO, 0, 2**70]]).encode())).decode()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"pattern": "/[/"},
+        {"pattern": r"/(a)\1/"},
+        {"pattern": "a" * 201},
+        {"level": "loud"},
+        {"after": "??"},
+        {"after": FAR},
+    ],
+)
 def test_a_wrong_query_is_refused(tmp_path: Path, query: dict[str, str]) -> None:
-    """A query that cannot be answered, or only slowly, is an error that says what to do."""
+    """A query that cannot be answered is an error that says what to do."""
     with pytest.raises(UsageError, match="cannot "):
         read_console(RunFolder(tmp_path), ConsoleQuery(**query))
+
+
+@pytest.mark.parametrize("pattern", ["/.*.*.*.*x/", "/(a+)+x/", "/" + "(a|a)" * 35 + "x/"])
+def test_no_expression_takes_long(tmp_path: Path, pattern: str) -> None:
+    """Python's own expressions would take years for one such line; 60 seconds are the limit of a test."""
+    put(tmp_path, 0, line(0, "a" * 16_000), line(1, "a" * 50 + "x"))
+    assert texts(tmp_path, pattern=pattern) == ["a" * 50 + "x"]
+    assert texts(tmp_path, pattern=pattern, last=1) == ["a" * 50 + "x"]
+
+
+def test_what_is_no_segment_is_passed_over_and_reported(tmp_path: Path) -> None:
+    """A pipe would never answer, a link may lead anywhere, a name may act on a terminal."""
+    put(tmp_path, 0, line(0, "mine"))
+    folder = segment_path(tmp_path, WHO, 0).parent
+    os.mkfifo(segment_path(tmp_path, WHO._replace(rank=4), 0))
+    os.symlink("/dev/zero", segment_path(tmp_path, WHO._replace(rank=5), 0))
+    segment_path(tmp_path, WHO._replace(rank=6), 0).mkdir()
+    os.symlink(folder, folder.with_name("evil\x1b[2J"))
+    for last in (None, 10):
+        answer = read_console(RunFolder(tmp_path), ConsoleQuery(last=last))
+        assert [one.text for one in answer.lines] == ["mine"]
+        assert len(answer.problems) == 3
+    assert console_ranks(RunFolder(tmp_path)) == [3, 4, 5, 6]
 
 
 def test_pages_follow_each_other_by_the_cursor(tmp_path: Path) -> None:

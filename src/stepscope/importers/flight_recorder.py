@@ -22,6 +22,8 @@ MOST_FILES = 16_384
 """Dumps that are read of one job."""
 MOST_TOTAL = 2 << 30
 """Bytes that are read of all dumps of one job."""
+MOST_VALUES = 8_000_000
+"""Values in a dump as JSON: a list takes 3 bytes in the file and 64 in memory."""
 HIGHEST_RANK = 2**31 - 1
 FORMATS = ("2",)
 """Major versions that are known."""
@@ -82,6 +84,8 @@ def _bytes(path: Path, left: int) -> bytes:
 def parse(data: bytes) -> dict[str, Any]:
     """Return one dump, with torch's keys; ValueError if it is none."""
     text = data.lstrip()[:1] == b"{"
+    if text and sum(map(data.count, (b",", b"{", b"["))) > MOST_VALUES:
+        raise ValueError("it holds more values than a dump may")
     facts = json.loads(data) if text else read_plain(data)
     if not isinstance(facts, dict) or not ("entries" in facts or "pg_config" in facts):
         raise ValueError("it is no dump of PyTorch's flight recorder")
@@ -116,7 +120,7 @@ def newest(facts: dict[str, Any]) -> float | None:
     """Return when the newest collective of a dump was enqueued, in seconds since 1970; None if it holds none."""
     rows = facts.get("entries")
     times = [row.get("time_created_ns") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return max((time / 1e9 for time in times if isinstance(time, int)), default=None)
+    return max((time / 1e9 for time in times if isinstance(time, int) and 0 <= time < 2**63), default=None)
 
 
 def _files(paths: Iterable[Path], problems: list[str]) -> list[Path]:

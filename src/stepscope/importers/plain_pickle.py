@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 128 << 20
 """A dump of 2000 collectives with all their frames takes 10 MiB."""
-MOST_SECONDS, MOST_MEMO, MOST_STACK = 20.0, 5_000_000, 1_000_000
+MOST_SECONDS, MOST_OPERATIONS, MOST_STACK = 20.0, 8_000_000, 1_000_000
+"""Such a dump takes two million operations. Each makes at most one object, so memory is limited, too."""
+MOST_LINE = 1 << 20
+"""Bytes of a value that is written as text."""
 MOST_DIGITS, MOST_LONG = 300, 128
 """Digits of a number as text, and bytes of a long one."""
 CHECK_EVERY = 1 << 14
@@ -68,7 +71,7 @@ class _Machine:
                     raise self._unknown(code)
                 handler(self)
                 if count % CHECK_EVERY == 0:
-                    self._check()
+                    self._check(count)
             if len(self._stack) != 1 or self._stack[0] is _MARK:
                 raise ValueError("it ends with something left over")
         except (IndexError, KeyError, struct.error, AttributeError, TypeError, OverflowError) as error:
@@ -80,10 +83,10 @@ class _Machine:
             return UnsafePickleError(f"it holds more than plain data (opcode {REFUSED[code]}), which is never executed")
         return ValueError(f"it is cut or no pickle (byte {code:#04x} at {self._at - 1})")
 
-    def _check(self) -> None:
+    def _check(self, count: int = 0) -> None:
         if self._clock() > self._until:
             raise ValueError("it takes too long to read")
-        if len(self._stack) > MOST_STACK or len(self._memo) > MOST_MEMO:
+        if len(self._stack) > MOST_STACK or count > MOST_OPERATIONS:
             raise ValueError("it holds more objects than a dump may")
 
     def take(self, size: int) -> bytes:
@@ -97,7 +100,7 @@ class _Machine:
 
     def line(self) -> str:
         """Return the text up to the end of the line."""
-        end = self._data.index(b"\n", self._at) if b"\n" in self._data[self._at : self._at + (1 << 20)] else -1
+        end = self._data.find(b"\n", self._at, self._at + MOST_LINE)
         if end < 0:
             raise ValueError("it is cut")
         found = self._data[self._at : end].decode("latin-1")

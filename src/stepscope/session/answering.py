@@ -11,15 +11,14 @@ import contextlib
 import json
 import os
 import select
-import signal
 import stat
 import sys
 import threading
 import time
-from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.places import ANSWER_SUFFIX, ASK_SUFFIX, FLIGHT_SUFFIX, REPLIER
+from stepscope.session.native_thread import has_native_threads, start_native_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,15 +53,15 @@ class Answering:
             is_alone = True
         if is_alone:
             return
-        if not isinstance(threading._start_new_thread, BuiltinFunctionType):  # type: ignore[attr-defined] # noqa: SLF001
-            self._is_over = True  # replaced, as by gevent: a thread that waits would stop all others
+        if not has_native_threads() or not _holds_still():
+            self._is_over = True
             return
         try:
             os.mkfifo(self._fifo, 0o600)
             self._descriptor = os.open(self._fifo, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             facts = os.fstat(self._descriptor)
             self._file = (facts.st_dev, facts.st_ino)
-            threading._start_new_thread(self._serve, ())  # type: ignore[attr-defined] # noqa: SLF001 - nobody joins it
+            start_native_thread(self._serve, REPLIER)
         except (OSError, RuntimeError):  # no space, or no more threads: then there are no stacks
             self.forget()
 
@@ -88,11 +87,8 @@ class Answering:
         return stat.S_ISFIFO(facts.st_mode) and (facts.st_dev, facts.st_ino) == self._file
 
     def _serve(self) -> None:
-        """Answer until the run ends; the first lines make the thread invisible to signals, and known to the watcher."""
+        """Answer until the run ends."""
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            with contextlib.suppress(OSError), open("/proc/thread-self/comm", "w", encoding="ascii") as file:
-                file.write(REPLIER)
             while self._is_ours():
                 question = os.read(self._descriptor, MOST_QUESTION)
                 if self._is_over:
@@ -119,6 +115,12 @@ class Answering:
             except Exception:  # noqa: BLE001 - another version of torch; an empty record says that there is none
                 record = b""
             _put(self._flight, f"{number}\n".encode() + record)
+
+
+def _holds_still() -> bool:
+    """Return whether no frame moves while one thread runs Python; a build without the interpreter lock has no such."""
+    has_lock = getattr(sys, "_is_gil_enabled", None)
+    return has_lock is None or bool(has_lock())
 
 
 def stacks_of(frames: dict[int, FrameType], but_for: int = 0) -> list[dict[str, Any]]:

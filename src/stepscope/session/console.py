@@ -21,8 +21,11 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.console_brief import DRAIN, ConsoleBrief
+from stepscope.core.errors import in_words
 from stepscope.core.spawn import SpawnError, start_detached
 from stepscope.core.standard_streams import closed_streams_reserved
+from stepscope.recorder.complaints import tell
+from stepscope.session.native_thread import start_native_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +68,7 @@ class ConsoleCapture:
 
     def begin(self) -> None:
         """Let the program print into the channels."""
-        threading.Thread(target=self._guard, name="stepscope-console", daemon=True).start()
+        start_native_thread(self._guard, "stepscope-print")
         for channel in self._channels:
             for number in channel.numbers:
                 os.dup2(channel.sink, number)
@@ -79,8 +82,12 @@ class ConsoleCapture:
             return
         self._is_released = True
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or not a file: nothing to flush
+            try:
                 stream.flush()
+            except (OSError, ValueError, AttributeError):  # closed, or not a file: nothing to flush
+                continue
+            except Exception as error:  # noqa: BLE001 - an object of the program's own may raise anything
+                tell(f"cannot flush what the program prints: {in_words(error, 200)}; its end may be missing in the run")
         self._restore()
         if self._is_intact(self._asks):
             with contextlib.suppress(OSError):  # the keeper is gone, and the guard hands on what was left

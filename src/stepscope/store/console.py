@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.console_line import ConsoleLine
 from stepscope.core.errors import UsageError
-from stepscope.core.text_pattern import TextPattern
 from stepscope.store import console_segments as segments
+from stepscope.store.text_pattern import TextPattern
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
     from stepscope.store.console_segments import ConsoleWriterName, Record
@@ -40,6 +40,8 @@ _ERROR_WORDS = (
 )
 _CODED_COLOUR = re.compile(rb"\\u001b\[[0-9;:]*m")
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
+_FEW, _MANY = 16, 1024
+"""Records that are searched for a pattern at once: few at first, for an early answer."""
 _MOST_CURSOR = 1 << 22
 _Position = tuple[int, int]
 """Segment and offset."""
@@ -62,7 +64,7 @@ class ConsoleQuery:
     last_each: int | None = None
     """Together with `last`: at most this many of the newest lines of each rank, however much the others print."""
     pattern: str | None = None
-    """Plain text, or a regular expression between slashes; see `core.text_pattern`."""
+    """Plain text, or a regular expression between slashes; see `store.text_pattern`."""
     level: str | None = None
     """One of LEVELS."""
     limit: int = 2000
@@ -105,7 +107,7 @@ def read_console(folder: RunFolder, query: ConsoleQuery) -> ConsoleAnswer:
 class _Found(NamedTuple):
     """A record, and where its segment goes on."""
 
-    time: float
+    who: ConsoleWriterName
     record: Record
     position: _Position
     is_wanted: bool
@@ -124,7 +126,7 @@ class _ConsoleReading:
         query = self.query
         if query.level is not None and query.level not in LEVELS:
             raise UsageError(f"read level {query.level!r} of a console", "there is none", f"use {' or '.join(LEVELS)}")
-        self.pattern = TextPattern.of(query.pattern) if query.pattern else None
+        self.pattern = TextPattern(query.pattern) if query.pattern else None
         self.after = _decoded(query.after)
         self.limit = max(1, min(query.limit, MOST_LINES))
         found = segments.find_segments(self.folder, query.ranks, query.attempt)
@@ -139,33 +141,34 @@ class _ConsoleReading:
         return ConsoleAnswer(lines, _encoded(positions), self.dropped, self.problems, more)
 
     def _newest(self) -> tuple[list[ConsoleLine], dict[ConsoleWriterName, _Position], bool]:
-        ends = {
-            who: (found[-1], segments.complete_size(self._path(who, found[-1]))) for who, found in self.files.items()
-        }
-        parts = [itertools.islice(self._backwards(who, end), self.query.last_each) for who, end in ends.items()]
+        ends = {who: (found[-1], self._end(who, found[-1])) for who, found in self.files.items()}
+        parts = [
+            _first_wanted(self._searched(self._backwards(who, end)), self.query.last_each) for who, end in ends.items()
+        ]
         wanted = min(self.query.last or 0, self.limit)
         lines: list[ConsoleLine] = []
-        for line in heapq.merge(*parts, key=_age):
+        for found in heapq.merge(*parts, key=_age):
             if len(lines) >= wanted:
                 break
-            lines.append(line)
+            if found.is_wanted and isinstance(found.record, ConsoleLine):
+                lines.append(found.record)
         return lines[::-1], ends, False
 
-    def _backwards(self, who: ConsoleWriterName, end: _Position) -> Iterator[ConsoleLine]:
-        """Yield the wanted lines of a writer, the newest first."""
+    def _backwards(self, who: ConsoleWriterName, end: _Position) -> Iterator[_Found]:
+        """Yield the lines of a writer that may be wanted, the newest first."""
         grown: set[int] = set()  # numbers of lines whose later record we have had
         for number in reversed(self.files[who]):
             damaged, path = 0, self._path(who, number)
-            size = end[1] if number == end[0] else segments.complete_size(path)
-            for line in _surely(segments.backward(path, size, self._is_dull)):
+            size = end[1] if number == end[0] else self._end(who, number)
+            for line in self._surely(path, segments.backward(path, size, self._is_dull)):
                 if self._is_dull(line) and self.query.since is None:
                     continue
                 record = segments.decode_record(line, who)
                 if isinstance(record, ConsoleLine):
                     is_old = record.number in grown
                     (grown.add if segments.is_again(line) else grown.discard)(record.number)
-                    if not is_old and self._wants(record):
-                        yield record
+                    if not is_old and self._may_want(record):
+                        yield _Found(who, record, end, is_wanted=True)
                     if self.query.since is not None and record.time < self.query.since:
                         return
                 elif record is not None:
@@ -176,38 +179,38 @@ class _ConsoleReading:
 
     def _oldest(self) -> tuple[list[ConsoleLine], dict[ConsoleWriterName, _Position], bool]:
         positions = {who: self._start(who) for who in self.files}
-        parts = [self._forwards(who, positions[who]) for who in self.files]
+        parts = [self._searched(self._forwards(who, positions[who])) for who in self.files]
         lines: dict[tuple[ConsoleWriterName, int], ConsoleLine] = {}
         more = False
-        for who, found in heapq.merge(*parts, key=lambda pair: pair[1].time):
+        for found in heapq.merge(*parts, key=lambda one: one.record.time):
             if len(lines) >= self.limit:
                 more = True
                 break
-            positions[who] = found.position
+            positions[found.who] = found.position
             if isinstance(found.record, ConsoleLine):
-                lines.pop((who, found.record.number), None)  # an earlier state of the same line
+                lines.pop((found.who, found.record.number), None)  # an earlier state of the same line
                 if found.is_wanted:
-                    lines[who, found.record.number] = found.record
+                    lines[found.who, found.record.number] = found.record
             else:
                 self.dropped += found.record.lines
         return list(lines.values()), positions, more
 
-    def _forwards(self, who: ConsoleWriterName, start: _Position) -> Iterator[tuple[ConsoleWriterName, _Found]]:
+    def _forwards(self, who: ConsoleWriterName, start: _Position) -> Iterator[_Found]:
         """Yield the records of a writer from a position on."""
         for number in self.files[who]:
             if number < start[0]:
                 continue
             damaged, path = 0, self._path(who, number)
             first = start[1] if number == start[0] else 0
-            for line, offset in _surely(segments.forward(path, first, self._is_dull)):
+            for line, offset in self._surely(path, segments.forward(path, first, self._is_dull)):
                 record = segments.decode_record(line, who)
                 if record is None:
                     damaged += 1
                     continue
                 if self.query.until is not None and record.time > self.query.until:
                     return
-                is_wanted = isinstance(record, ConsoleLine) and self._wants(record)
-                yield who, _Found(record.time, record, (number, offset), is_wanted)
+                may_want = isinstance(record, ConsoleLine) and self._may_want(record)
+                yield _Found(who, record, (number, offset), may_want)
             self._note(path, damaged)
 
     def _start(self, who: ConsoleWriterName) -> _Position:
@@ -225,7 +228,20 @@ class _ConsoleReading:
                 high = middle - 1
         return numbers[low], 0
 
-    def _wants(self, line: ConsoleLine) -> bool:
+    def _searched(self, found: Iterator[_Found]) -> Iterator[_Found]:
+        """Yield records; those without the pattern are wanted no more."""
+        if self.pattern is None:
+            yield from found
+            return
+        size = _FEW
+        while batch := list(itertools.islice(found, size)):
+            size = min(2 * size, _MANY)
+            texts = [_COLOUR.sub("", one.record.text) if isinstance(one.record, ConsoleLine) else "" for one in batch]
+            for one, matches in zip(batch, self.pattern.matches(texts), strict=True):
+                yield one if matches else one._replace(is_wanted=False)
+
+    def _may_want(self, line: ConsoleLine) -> bool:
+        """Return whether a line is wanted if it has the pattern."""
         query = self.query
         if query.since is not None and line.time < query.since:
             return False
@@ -234,12 +250,7 @@ class _ConsoleReading:
         if query.level == "err" and line.stream == "out":
             return False
         needs_error = query.level == "error" or (query.level == "err" and not line.stream)
-        if not needs_error and self.pattern is None:
-            return True
-        text = _COLOUR.sub("", line.text)
-        if needs_error and not looks_like_error(text):
-            return False
-        return self.pattern is None or self.pattern.matches(text)
+        return not needs_error or looks_like_error(_COLOUR.sub("", line.text))
 
     def _needed_words(self) -> tuple[bytes, ...]:
         """Return words of which every wanted line has one, as they are in a file; empty if there are none such."""
@@ -276,15 +287,43 @@ class _ConsoleReading:
         """Return the first or the last record of a segment that can be read."""
         path = self._path(who, number)
         lines = (line for line, _ in segments.forward(path)) if is_first else None
-        for line in _surely(lines or segments.backward(path, segments.complete_size(path))):
+        for line in self._surely(path, lines or segments.backward(path, self._end(who, number))):
             record = segments.decode_record(line, who)
             if record is not None:
                 return record
         return None
 
+    def _surely(self, path: Path, lines: Iterator[segments.T]) -> Iterator[segments.T]:
+        """Yield the lines of a file as far as it can be read."""
+        try:
+            yield from lines
+        except OSError as error:
+            self._unread(path, error)
+
+    def _end(self, who: ConsoleWriterName, number: int) -> int:
+        """Return the offset behind the last complete line of a segment."""
+        path = self._path(who, number)
+        try:
+            return segments.complete_size(path)
+        except OSError as error:
+            self._unread(path, error)
+            return 0
+
+    def _unread(self, path: Path, error: OSError) -> None:
+        problem = f"{path.parent.name}/{path.name}: not read: {error.strerror}"
+        is_gone = isinstance(error, FileNotFoundError)  # the writer deletes old segments of a long console
+        if not is_gone and problem not in self.problems:
+            self.problems.append(problem)
+
     def _note(self, path: Path, damaged: int) -> None:
         if damaged:
             self.problems.append(f"{path.parent.name}/{path.name}: {damaged} damaged lines were passed over")
+
+
+def _at(offset: int) -> int:
+    if not 0 <= offset < 2**62:
+        raise ValueError("no offset")
+    return offset
 
 
 def looks_like_error(text: str) -> bool:
@@ -293,16 +332,18 @@ def looks_like_error(text: str) -> bool:
     return any(word in lower for word in _ERROR_WORDS)
 
 
-def _age(line: ConsoleLine) -> float:
-    return -line.time
+def _first_wanted(found: Iterable[_Found], most: int | None) -> Iterator[_Found]:
+    """Yield records up to the last of `most` wanted ones; None: all."""
+    count = 0
+    for one in found:
+        yield one
+        count += one.is_wanted
+        if count == most:
+            return
 
 
-def _surely(lines: Iterator[segments.T]) -> Iterator[segments.T]:
-    """Yield lines until the end of a file, or until it is gone: the writer deletes old segments of a long console."""
-    try:
-        yield from lines
-    except FileNotFoundError:
-        return
+def _age(found: _Found) -> float:
+    return -found.record.time
 
 
 def _encoded(positions: dict[ConsoleWriterName, _Position]) -> str:
@@ -318,7 +359,7 @@ def _decoded(cursor: str | None) -> dict[ConsoleWriterName, _Position]:
         unpacking = zlib.decompressobj()
         plain = json.loads(unpacking.decompress(base64.urlsafe_b64decode(cursor.encode()), _MOST_CURSOR))
         return {
-            segments.ConsoleWriterName(str(node), int(attempt), int(rank)): (int(number), max(0, int(offset)))
+            segments.ConsoleWriterName(str(node), int(attempt), int(rank)): (int(number), _at(int(offset)))
             for node, attempt, rank, number, offset in plain
         }
     except (ValueError, TypeError, OverflowError, zlib.error, RecursionError) as error:

@@ -6,8 +6,10 @@ number when it grows: the last record of a number counts. Each rank has one writ
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -82,9 +84,10 @@ def find_segments(
 
 
 def _names(folder: Path) -> list[str]:
+    """Return the names in a folder that may be ours; none if there is no such folder, or nobody may look into it."""
     try:
-        return [name for name in os.listdir(folder) if not name.startswith(".")]
-    except (FileNotFoundError, NotADirectoryError):
+        return [name for name in os.listdir(folder) if not name.startswith(".") and name.isprintable()]
+    except OSError:
         return []
 
 
@@ -176,17 +179,19 @@ def backward(path: Path, end: int, is_dull: Dull = lambda _: False) -> Iterator[
 
 
 def complete_size(path: Path) -> int:
-    """Return the offset behind the last complete line of a segment; 0 if there is none, or the segment is gone."""
-    try:
-        end = path.stat().st_size
-        data = _block(path, max(0, end - LONGEST_RECORD), min(end, LONGEST_RECORD))
-    except OSError:
-        return 0
-    return max(0, end - LONGEST_RECORD) + data.rfind(b"\n") + 1 if b"\n" in data else 0
+    """Return the offset behind the last complete line of a segment, 0 if there is none; raises OSError."""
+    end = os.stat(path, follow_symlinks=False).st_size
+    start = max(0, end - LONGEST_RECORD)
+    data = _block(path, start, end - start)
+    return start + data.rfind(b"\n") + 1 if b"\n" in data else 0
 
 
 def _block(path: Path, offset: int, size: int) -> bytes:
     """Return a part of a file; it stays open only for that, as a run may have more segments than files may be open."""
-    with path.open("rb", buffering=0) as file:
-        file.seek(offset)
-        return file.read(size)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a pipe or a device would never end
+            raise OSError(errno.EINVAL, "it is no file")
+        return os.pread(descriptor, size, offset)
+    finally:
+        os.close(descriptor)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_ENTRIES, MOST_GROUPS, MOST_MEMBERS = 20_000, 4096, 65_536
-"""Maximum entries and groups of one record, and ranks of one group; the recorder itself keeps 2000 entries."""
+MOST_ENTRIES, MOST_GROUPS, MOST_MEMBERS = 20_000, 4096, 1 << 20
+"""Maximum entries and groups of one record, and ranks of all its groups; the recorder itself keeps 2000 entries."""
 MOST_SIZES, MOST_DIMS, MOST_TEXT = 64, 16, 400
 """Tensors of an entry, dimensions of each, and characters of a text that are read."""
 MOST_FRAMES = 24
@@ -151,20 +151,34 @@ def compact(facts: Mapping[str, Any], most_bytes: int = MOST_BYTES) -> str:
     """Return a dump as JSON for `FlightRecord.of_json`, in at most so many bytes; the newest entries are kept."""
     head = {key: facts[key] for key in ("version", "pg_config", "pg_status") if key in facts}
     rows = facts.get("entries")
-    base = json.dumps({**head, "entries": []}, separators=(",", ":"))
+    base = _encoded({**head, "entries": []}, most_bytes)
+    if base is None:
+        return '{"entries":[]}'
     left = most_bytes - len(base)
     kept: list[str] = []
     for row in reversed(rows if isinstance(rows, (list, tuple)) else ()):
         if not isinstance(row, Mapping):
             continue
-        text = json.dumps({key: row[key] for key in _KEPT if key in row}, separators=(",", ":"))
-        left -= len(text) + 1
-        if left < 0:
+        text = _encoded({key: row[key] for key in _KEPT if key in row}, left - 1)
+        if text is None:
             break
+        left -= len(text) + 1
         kept.append(text)
-    return base[:-2] + ",".join(reversed(kept)) + "]}" if len(base) <= most_bytes else '{"entries":[]}'
+    return base[:-2] + ",".join(reversed(kept)) + "]}"
 
 
+def _encoded(value: Any, most: int) -> str | None:
+    """Return a value as JSON; None if that is longer, without making all of it: a list may hold itself twice, often."""
+    parts: list[str] = []
+    for part in _JSON.iterencode(value):
+        parts.append(part)
+        most -= len(part)
+        if most < 0:
+            return None
+    return "".join(parts)
+
+
+_JSON = json.JSONEncoder(separators=(",", ":"))
 _STATUS = ("enqueued", "started", "completed")
 _KEPT = (
     *("record_id", "pg_id", "process_group", "collective_seq_id", "p2p_seq_id", "profiling_name", "time_created_ns"),
@@ -174,15 +188,16 @@ _KEPT = (
 
 
 def _groups(config: Any) -> tuple[RecordedGroup, ...]:
-    found = []
+    found, left = [], MOST_MEMBERS  # in a pickle of a few KiB, thousands of groups may share one long list
     for name, one in _items(config)[:MOST_GROUPS]:
         if not isinstance(one, Mapping):
             continue
         ranks = one.get("ranks")
         if isinstance(ranks, str):  # "[0, 1, 2]"
-            ranks = [part.strip() for part in ranks.strip("[] ").split(",")]
-        members = [int(rank) for rank in ranks if _is_number(rank)] if isinstance(ranks, (list, tuple)) else []
-        found.append(RecordedGroup(_text(name), _text(one.get("desc")), tuple(members[:MOST_MEMBERS])))
+            ranks = ranks[: 8 * left].strip("[] ").split(",")
+        members = [int(rank) for one in _row(ranks)[:left] if _is_number(rank := _stripped(one))]
+        left -= len(_row(ranks)[:left])
+        found.append(RecordedGroup(_text(name), _text(one.get("desc")), tuple(members)))
     return tuple(found)
 
 
@@ -246,6 +261,10 @@ def _frames(value: Any) -> tuple[Mapping[str, Any], ...]:
 
 def _items(value: Any) -> list[tuple[Any, Any]]:
     return list(value.items()) if isinstance(value, Mapping) else []
+
+
+def _stripped(value: Any) -> Any:
+    return value.strip() if isinstance(value, str) else value
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,36 @@
+"""The threads that we start in the user's process."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import threading
+
+import pytest
+
+from stepscope.session.native_thread import start_native_thread
+
+
+def test_a_native_thread_is_seen_by_nobody(monkeypatch):
+    """It blocks every signal that can be blocked, `threading` does not list it, and only its newest name is needed."""
+    monkeypatch.delattr(threading, "_start_new_thread", raising=False)  # Python 3.13 has it no more
+    found, is_over = [], threading.Event()
+
+    def look():
+        found.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        with open("/proc/thread-self/comm", encoding="ascii") as file:
+            found.append(file.read())
+        found.append(threading.get_ident() in threading._active)
+        is_over.set()
+
+    start_native_thread(look, "a-name-with-more-than-15")
+    assert is_over.wait(60)
+    assert found == [signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}, "a-name-with-mor\n", False]
+
+
+def test_replaced_threads_are_refused(monkeypatch):
+    """Under gevent a thread that waits in the kernel would stop all others."""
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: os.abort())
+    with pytest.raises(RuntimeError, match="replaced threads"):
+        start_native_thread(os.abort, "never")
