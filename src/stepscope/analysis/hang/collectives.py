@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from stepscope.analysis.hang.evidence import HangEvidence
-    from stepscope.analysis.hang.record import FlightRecord, RecordedOp
+    from stepscope.analysis.hang.operation import RecordedOp
+    from stepscope.analysis.hang.record import FlightRecord
 
 MOST_SAID = 6
 """Sentences of evidence."""

@@ -12,7 +12,8 @@ from stepscope.analysis.hang.spelling import who
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.analysis.hang.record import FlightRecord, GroupStatus, RecordedOp
+    from stepscope.analysis.hang.operation import GroupStatus, RecordedOp
+    from stepscope.analysis.hang.record import FlightRecord
 
 DEFAULT = "default_pg"
 UNDESCRIBED = ("", "undefined")
