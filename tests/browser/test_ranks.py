@@ -91,6 +91,25 @@ def test_ranks_are_grouped_and_any_metric_is_shown(shown):
     shown.wait_for_function("() => document.querySelector('.rank-map h3').textContent === 'phase/forward'")
 
 
+def test_the_address_holds_the_selected_rank_and_step(shown, fleet):
+    """What was selected is in the address: opened elsewhere, it shows the same steps of the same rank."""
+    shown.locator(".rank-pick", has_text="27").first.click()
+    shown.wait_for_function("() => location.hash.includes('rank=27')")
+    shown.wait_for_function("() => document.querySelector('.rank-panel h2').textContent === 'Rank 27'")
+    shown.wait_for_function("() => !document.querySelector('[aria-busy=true]')")
+    before = panel(shown)
+    shown.reload()
+    settle(shown, "ranks")
+    shown.wait_for_function("(text) => document.querySelector('.rank-panel').innerText === text", arg=before)
+    assert shown.get_by_role("link", name="What it printed then").get_attribute("href").endswith("step=1984")
+
+
+def test_ranks_that_were_late_for_a_while_stand_out(shown):
+    """Also a rank that is on time now has its label, next to those that are late, if the map shows that it was late."""
+    labels = shown.locator(".rank-gutter span").all_inner_texts()
+    assert set(labels) == {"17", "27", "5", "42", "60 more"}
+
+
 def test_rows_are_sorted_by_any_column(shown):
     """A click on a title sorts by it, a second click turns the order round."""
     first = "() => document.querySelector('.rank-list tbody tr').dataset.rank === '{}'"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepscope.store.states import RankState
 
 NONE = "none"
-HANGS, FAILED = "is the cause of the hang", "failed first"
+HANGS, FAILED = "causes the hang", "failed first"
 
 
 def blamed_ranks(past: Past, attempt: int, states: Iterable[RankState]) -> dict[int, str]:
