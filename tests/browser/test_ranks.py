@@ -7,7 +7,7 @@ import pytest
 from bench.drawn_fleet import LATE, write_fleet
 from bench.served import Server
 from tests.browser.conftest import HEALTHY
-from tests.browser.pages import settle, visit
+from tests.browser.pages import chart, settle, visit
 
 NAME = "64 ranks"
 
@@ -117,6 +117,15 @@ def test_rows_are_sorted_by_any_column(shown):
     shown.wait_for_function(first.format(0))
     shown.locator(".rank-sort", has_text="rank").first.click()
     shown.wait_for_function(first.format(63))
+
+
+def test_a_band_of_many_ranks_names_the_worst(page, fleet):
+    """A chart that folds the ranks into a band shows the rank that is farthest from them, with its number."""
+    visit(page, fleet, "training", fleet.keys()[NAME], "q=phase%2Fdata")
+    box = chart(page, "phase/data").locator("canvas").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] * 0.5)
+    page.locator(".tip-row", has_text=f"rank {LATE}, farthest from the mean").wait_for()
+    assert "mean of all ranks" in page.locator(".tip").inner_text()
 
 
 @pytest.mark.parametrize("key", [HEALTHY])
