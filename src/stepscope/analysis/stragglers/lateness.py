@@ -184,11 +184,11 @@ def judge(every: Sequence[StepTiming], share: float) -> Lateness | None:
 
 def _beyond_by_own(known: Sequence[StepTiming], least: float) -> Floats | None:
     """Return by how much each rank is late by the work that it does itself, 0 for those on time; None if none is."""
-    views = [np.array([pace.own_seconds for pace in known])]
-    if all(pace.working_seconds is not None for pace in known):  # else a backward pass may contain waiting
-        views.append(np.array([pace.working_seconds or 0.0 for pace in known]))
     noise = np.array([pace.noise for pace in known])
-    found = [_beyond(values, noise, least) for values in views]
+    found = [_beyond(np.array([pace.own_seconds for pace in known]), noise, least)]
+    if all(pace.working_seconds is not None for pace in known):  # else a backward pass may contain waiting
+        noise = np.array([pace.working_noise or pace.noise for pace in known])
+        found.append(_beyond(np.array([pace.working_seconds or 0.0 for pace in known]), noise, least))
     return max((one for one in found if one is not None), key=lambda one: float(one.max()), default=None)
 
 
@@ -208,7 +208,7 @@ def _beyond_by_phases(known: Sequence[StepTiming], least: float) -> Floats | Non
     both = np.where(waits[most] < waits[least_at], np.minimum(gain, loss), 0.0)
     if float(both.max()) < least:
         return None
-    return _beyond(both, np.array([pace.noise for pace in known]), least)
+    return _beyond(both, np.array([max(pace.noise, pace.working_noise) for pace in known]), least)
 
 
 def _waited_in(phase: str) -> float:
