@@ -93,6 +93,32 @@ def test_the_reason_of_slow_compute_is_named_where_it_is_seen(
     assert late.remedy() != plain.remedy()
 
 
+@pytest.mark.parametrize(
+    ("place", "cause", "reason", "who"),
+    [
+        ("pipeline", "work", "stage", "pipeline stage 3 (ranks 3 and 7)"),
+        ("expert", "work", "experts", "expert group 3 (ranks 3 and 7)"),
+        ("numa_node", "compute", "numa", "NUMA node 3 (ranks 3 and 7)"),
+    ],
+)
+def test_what_all_late_ranks_have_in_common_is_the_reason(place: str, cause: str, reason: str, who: str) -> None:
+    """If no rank that is on time has it: their stage or experts have more work, or their NUMA node is slow."""
+    slow = {(3, "forward"): 0.03, (7, "forward"): 0.03}
+    late = found(Job(slow=slow, facts=[{place: float(rank % 4)} for rank in range(8)]))
+    assert (late.first.cause.kind, late.first.cause.reason, late.who) == (cause, reason, who)
+    assert late.remedy() != found(Job(slow=slow)).remedy()
+    for numbers in ([0, 0, 0, 1, 0, 0, 1, 1], [0, 0, 0, 1, 0, 0, 0, 2], [1] * 8):
+        other = found(Job(slow=slow, facts=[{place: float(number)} for number in numbers]))
+        assert (other.first.cause.kind, other.first.cause.reason, other.group) == ("compute", "", "")
+
+
+def test_a_reason_that_is_seen_counts_more_than_what_ranks_have_in_common() -> None:
+    """Hot GPUs are hot whatever their stage."""
+    facts = [{"pipeline": float(rank % 4), "gpu_hot_ratio": 0.9 if rank % 4 == 3 else 0.0} for rank in range(8)]
+    late = found(Job(slow={(3, "forward"): 0.03, (7, "forward"): 0.03}, facts=facts))
+    assert (late.first.cause.reason, late.group) == ("heat", "")
+
+
 def test_a_rank_with_more_python_code_does_not_blame_others_for_the_cpu() -> None:
     """Where everybody waits for a CPU as long as it computes, other programs make nobody late."""
     facts = [{"run_wait_ratio": 0.05, "cpu_ratio": 0.1}] * 8

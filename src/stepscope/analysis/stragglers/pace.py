@@ -148,7 +148,7 @@ def calm(values: Floats) -> Floats:
 
 
 def _error(values: Floats) -> Floats:
-    """Return the standard error of each row's low quantile, also where neighbouring steps are alike.
+    """Return the standard error of each row's low quantile, also where neighbouring steps take equally long.
 
     A rank may have more work than others for some dozen steps, as experts do: then the parts of a window differ by more
     than their single steps let expect.
