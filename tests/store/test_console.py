@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -204,3 +206,15 @@ def test_the_golden_segment_is_written_and_read_as_ever() -> None:
     golden = consoles.FILE.read_bytes()
     assert b"".join(encode_record(record, again=again) for record, again in consoles.RECORDS) == golden
     assert [decode_record(one, consoles.WHO) for one in golden.splitlines()] == [one for one, _ in consoles.RECORDS]
+
+
+def test_what_is_no_file_of_ours_is_passed_over_and_reported(tmp_path: Path) -> None:
+    """A pipe, a folder or a link in the place of a segment stops no reader, and leads nowhere."""
+    path = put(tmp_path, 0, line(0, "kept"))
+    for rank, make in ((4, os.mkfifo), (5, os.mkdir), (6, partial(os.symlink, path))):
+        make(segment_path(tmp_path, WHO._replace(rank=rank), 0))
+    for query in ({}, {"last": 9}, {"since": 0.0}):
+        answer = read_console(RunFolder(tmp_path), ConsoleQuery(**query))
+        assert [one.text for one in answer.lines] == ["kept"]
+        assert len(answer.problems) == 3
+        assert answer.problems[0] == "host.1/0-4-0.log cannot be read: it is no regular file"

@@ -92,9 +92,7 @@ def _ended(end: Mapping[str, Any] | None) -> Iterator[str]:
         if lines:
             yield f"The last lines of rank {first['rank']}:"
     if lines:
-        yield "\n".join(
-            f"    {UNSAFE.sub(REPLACEMENT, line)}" for line in lines
-        )  # so nothing in it is markup
+        yield "\n".join(f"    {UNSAFE.sub(REPLACEMENT, line)}" for line in lines)  # so nothing in it is markup
     others = first["others"] if first is not None else ()
     if others:
         rows = [[ranks_text(one["ranks"]), text(one["why"]), text(one["line"])] for one in others]

@@ -139,9 +139,7 @@ class _ConsoleReading:
         return ConsoleAnswer(lines, _encoded(positions), self.dropped, self.problems, more)
 
     def _newest(self) -> tuple[list[ConsoleLine], dict[ConsoleWriterName, _Position], bool]:
-        ends = {
-            who: (found[-1], segments.complete_size(self._path(who, found[-1]))) for who, found in self.files.items()
-        }
+        ends = {who: (found[-1], self._size(self._path(who, found[-1]))) for who, found in self.files.items()}
         parts = [itertools.islice(self._backwards(who, end), self.query.last_each) for who, end in ends.items()]
         wanted = min(self.query.last or 0, self.limit)
         lines: list[ConsoleLine] = []
@@ -156,8 +154,8 @@ class _ConsoleReading:
         grown: set[int] = set()  # numbers of lines whose later record we have had
         for number in reversed(self.files[who]):
             damaged, path = 0, self._path(who, number)
-            size = end[1] if number == end[0] else segments.complete_size(path)
-            for line in _surely(segments.backward(path, size, self._is_dull)):
+            size = end[1] if number == end[0] else self._size(path)
+            for line in self._surely(path, segments.backward(path, size, self._is_dull)):
                 if self._is_dull(line) and self.query.since is None:
                     continue
                 record = segments.decode_record(line, who)
@@ -199,7 +197,7 @@ class _ConsoleReading:
                 continue
             damaged, path = 0, self._path(who, number)
             first = start[1] if number == start[0] else 0
-            for line, offset in _surely(segments.forward(path, first, self._is_dull)):
+            for line, offset in self._surely(path, segments.forward(path, first, self._is_dull)):
                 record = segments.decode_record(line, who)
                 if record is None:
                     damaged += 1
@@ -276,11 +274,33 @@ class _ConsoleReading:
         """Return the first or the last record of a segment that can be read."""
         path = self._path(who, number)
         lines = (line for line, _ in segments.forward(path)) if is_first else None
-        for line in _surely(lines or segments.backward(path, segments.complete_size(path))):
+        for line in self._surely(path, lines or segments.backward(path, self._size(path))):
             record = segments.decode_record(line, who)
             if record is not None:
                 return record
         return None
+
+    def _size(self, path: Path) -> int:
+        """Return how much of a segment is complete; 0 if it cannot be read."""
+        try:
+            return segments.complete_size(path)
+        except OSError as error:
+            self._unreadable(path, error)
+            return 0
+
+    def _surely(self, path: Path, lines: Iterator[segments.T]) -> Iterator[segments.T]:
+        """Yield lines until the end of a file, or until it is gone: the writer deletes old segments of a console."""
+        try:
+            yield from lines
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._unreadable(path, error)
+
+    def _unreadable(self, path: Path, error: OSError) -> None:
+        problem = f"{path.parent.name}/{path.name} cannot be read: {error.strerror or error}"
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _note(self, path: Path, damaged: int) -> None:
         if damaged:
@@ -295,14 +315,6 @@ def looks_like_error(text: str) -> bool:
 
 def _age(line: ConsoleLine) -> float:
     return -line.time
-
-
-def _surely(lines: Iterator[segments.T]) -> Iterator[segments.T]:
-    """Yield lines until the end of a file, or until it is gone: the writer deletes old segments of a long console."""
-    try:
-        yield from lines
-    except FileNotFoundError:
-        return
 
 
 def _encoded(positions: dict[ConsoleWriterName, _Position]) -> str:

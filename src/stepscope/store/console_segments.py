@@ -6,8 +6,10 @@ number when it grows: the last record of a number counts. Each rank has one writ
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -176,17 +178,24 @@ def backward(path: Path, end: int, is_dull: Dull = lambda _: False) -> Iterator[
 
 
 def complete_size(path: Path) -> int:
-    """Return the offset behind the last complete line of a segment; 0 if there is none, or the segment is gone."""
+    """Return the offset behind the last complete line of a segment; 0 if there is none, or the segment is gone.
+
+    Raises OSError if it cannot be read.
+    """
     try:
-        end = path.stat().st_size
+        end = path.lstat().st_size
         data = _block(path, max(0, end - LONGEST_RECORD), min(end, LONGEST_RECORD))
-    except OSError:
+    except FileNotFoundError:
         return 0
     return max(0, end - LONGEST_RECORD) + data.rfind(b"\n") + 1 if b"\n" in data else 0
 
 
 def _block(path: Path, offset: int, size: int) -> bytes:
     """Return a part of a file; it stays open only for that, as a run may have more segments than files may be open."""
-    with path.open("rb", buffering=0) as file:
-        file.seek(offset)
-        return file.read(size)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return os.pread(descriptor, size, offset)
+    finally:
+        os.close(descriptor)
