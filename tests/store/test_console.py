@@ -157,6 +157,7 @@ def test_what_is_no_segment_is_passed_over_and_reported(tmp_path: Path) -> None:
         answer = read_console(RunFolder(tmp_path), ConsoleQuery(last=last))
         assert [one.text for one in answer.lines] == ["mine"]
         assert len(answer.problems) == 3
+        assert answer.problems[0] == "host.1/0-4-0.log: not read: it is no file"
     assert console_ranks(RunFolder(tmp_path)) == [3, 4, 5, 6]
 
 
