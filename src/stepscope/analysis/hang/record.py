@@ -56,21 +56,16 @@ class RecordedOp:
     """Number of the group in this process; the same group may have another number in another process."""
     collective: int = 0
     """Counts the collectives of the group."""
-    p2p: int = 0
-    """Counts the sends and receives of the group."""
     number: int = 0
     """Counts the operations of this rank."""
     is_p2p: bool = False
     is_done: bool = False
     is_started: bool = False
     """Whether the device was seen to begin it; False if that is not recorded."""
-    is_retired: bool = False
-    """Whether the process has stopped watching it: it is done, or its time is over."""
     created: float = 0.0
     """Seconds since 1970, by the clock of its node."""
     sizes: tuple[tuple[int, ...], ...] = ()
-    """Of the inputs; `out_sizes` of the outputs."""
-    out_sizes: tuple[tuple[int, ...], ...] = ()
+    """Of the inputs."""
     dtypes: tuple[str, ...] = ()
     frames: tuple[Mapping[str, Any], ...] = ()
     """Innermost first, each with `file`, `line` and `function`."""
@@ -181,8 +176,8 @@ def _encoded(value: Any, most: int) -> str | None:
 _JSON = json.JSONEncoder(separators=(",", ":"))
 _STATUS = ("enqueued", "started", "completed")
 _KEPT = (
-    *("record_id", "pg_id", "process_group", "collective_seq_id", "p2p_seq_id", "profiling_name", "time_created_ns"),
-    *("input_sizes", "input_dtypes", "output_sizes", "state", "time_discovered_started_ns", "retired", "is_p2p"),
+    *("record_id", "pg_id", "process_group", "collective_seq_id", "profiling_name", "time_created_ns"),
+    *("input_sizes", "input_dtypes", "state", "time_discovered_started_ns", "retired", "is_p2p"),
     "frames",
 )
 
@@ -219,15 +214,12 @@ def _op(row: Mapping[str, Any], status: Mapping[int, GroupStatus]) -> RecordedOp
         description=_text(description),
         group_number=number,
         collective=collective,
-        p2p=_whole(row.get("p2p_seq_id"), 0),
         number=_whole(row.get("record_id", row.get("id")), 0),
         is_p2p=is_p2p,
         is_done=done,
         is_started=done or started or state == "started",
-        is_retired=retired,
         created=_whole(row.get("time_created_ns"), 0) / 1e9,
         sizes=_sizes(row.get("input_sizes")),
-        out_sizes=_sizes(row.get("output_sizes")),
         dtypes=tuple(map(_text, _row(row.get("input_dtypes"))[:MOST_SIZES])),
         frames=_frames(row.get("frames")),
     )
