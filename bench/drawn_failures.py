@@ -50,6 +50,8 @@ class Job:
     """Whether the ranks print to a terminal, where both streams are one."""
     is_mixed: bool = False
     """Whether another thread prints in the middle of a traceback."""
+    launcher: list[str] = field(default_factory=list)
+    """What the launcher prints instead of torchrun's report."""
 
     def node(self, rank: int) -> str:
         """Return the name of a rank's node."""
@@ -155,7 +157,7 @@ class Job:
                 for at, (time, stream, text, step) in enumerate(rows)
             ]
         first = named if named is not None else guilty[0]
-        table = texts.table("train.py", first, 1, first % PER_NODE)
+        table = self.launcher or texts.table("train.py", first, 1, first % PER_NODE)
         lines[-1] = [ConsoleLine(FAILS + 30, -1, 0, "node-0", at, "err", text) for at, text in enumerate(table)]
         ends = [
             end if end.ended is None else replace(end, ended=end.ended + shift[end.node]) for end in self.ends.values()

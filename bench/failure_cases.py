@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -201,7 +201,7 @@ CASES: tuple[Draw, ...] = (
 """Every kind of failure."""
 
 
-def drawn(seed: int, count: int = 40, ranks: int = RANKS) -> list[Failure]:
+def drawn(seed: int, count: int = 40, ranks: int = RANKS, cases: Sequence[Draw] = CASES) -> list[Failure]:
     """Return cases of every kind in turn; the same seed gives the same cases."""
     found = []
     for at in range(count):
@@ -209,5 +209,5 @@ def drawn(seed: int, count: int = 40, ranks: int = RANKS) -> list[Failure]:
         events, prefix, ends, merged, mixed = (random.random(5) < (0.5, 0.8, 0.7, 0.3, 0.2)).tolist()
         job = Job(random, ranks, {}, {}, [], events, prefix, ends, merged, mixed)
         job.background()
-        found.append(CASES[at % len(CASES)](job))
+        found.append(cases[at % len(cases)](job))
     return found

@@ -6,6 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from bench import failure_cases, real_failures
 from bench.failure_cases import drawn
 from bench.figure import Figure, Options
 from stepscope.analysis.first_error.judge import first_error, launcher_choice
@@ -16,17 +17,21 @@ if TYPE_CHECKING:
     from bench.drawn_failures import Failure
     from stepscope.analysis.first_error.evidence import ErrorEvidence
 
-SEEDS = {"cases": 22, "held out": 31337}
-"""The seed that the rules were made with, and one that they were not."""
+SETS = (
+    ("cases", 22, failure_cases.CASES),
+    ("held out", 31337, failure_cases.CASES),
+    ("from real life", 7, real_failures.CASES),
+)
+"""Name, seed and cases: the seed that the rules were made with, one that they were not, and what people reported."""
 COUNT, MOST_WRONG = 40, 0.05
 ERROR = re.compile(r"error|exception|traceback|fatal", re.IGNORECASE)
 
 
 def measure(options: Options) -> list[Figure]:
-    """Judge the cases of both seeds."""
+    """Judge the cases of each set."""
     figures: list[Figure] = []
-    for name, seed in SEEDS.items():
-        cases = drawn(seed, 10 if options.quick else COUNT)
+    for name, seed, kinds in SETS:
+        cases = drawn(seed, 10 if options.quick else COUNT, cases=kinds)
         started = time.perf_counter()
         wrong = [case.name for case in cases if not is_right(case)]
         each = (time.perf_counter() - started) / len(cases)

@@ -285,6 +285,22 @@ def test_a_hang_ends_with_its_recovery():
     assert sorted(states(rig.event("recovered", 1, why="steps again"))) == [("hang", "resolved"), ("stall", "resolved")]
 
 
+def test_the_alert_about_a_hang_holds_what_its_verdict_rests_on():
+    """Cause, waiting ranks and evidence by source are in the alert; text and remedy are not there twice."""
+    shows = {"stacks": ["ranks 0 and 1 wait in all_reduce at train.py:88", "rank 2 sleeps at data.py:3"]}
+    said = {
+        "verdict": "never_arrived",
+        "ranks": [2],
+        "waiting": [0, 1],
+        "text": "Rank 2 never arrived.",
+        "remedy": "look",
+    }
+    (fired,) = Rig(*profile()).event("hang_verdict", None, **said, evidence=shows, confidence=0.9)
+    assert (fired.rule, fired.text, fired.remedy) == ("hang", "Rank 2 never arrived.", "look")
+    facts = {"event": "hang_verdict", "verdict": "never_arrived", "cause": "rank 2", "waiting": "ranks 0 and 1"}
+    assert fired.evidence == {**facts, "confidence": 0.9, "sources": shows}
+
+
 def test_faults_of_gpus_are_told_by_gpu():
     """Each GPU's loss is its own alert and ends when that GPU is back; an Xid is a moment."""
     rig = Rig(*profile())

@@ -9,6 +9,8 @@ import pytest
 
 from stepscope.analysis.diagnosis.machine import busy as busy_note
 from stepscope.analysis.diagnosis.verdict import findings, primary
+from stepscope.analysis.first_error.evidence import EndedRank, ErrorEvidence
+from stepscope.analysis.first_error.judge import first_error
 from stepscope.core.remedies import remedy
 from tests.analysis.diagnosis_rig import busy, evidence, falling, steps, track
 
@@ -59,6 +61,29 @@ def test_a_stall_that_goes_on_is_critical_and_one_that_ended_is_not() -> None:
         (found,) = (one for one in findings(evidence(steps(), events=events)) if one.kind == "hang")
         assert (found.severity, found.rank) == (severity, 1)
         assert found.cost_seconds == pytest.approx(lasted)
+
+
+def test_a_hang_of_many_ranks_is_one_finding_with_the_verdict_of_the_watchers() -> None:
+    """It names the rank that is the cause, and what each source shows; once the ranks move again it is gone."""
+    still = [{"kind": "hung", "time": 1.7e9 + 20, "rank": rank, "seconds": 15.0, "step": 40} for rank in range(4)]
+    said = {
+        "verdict": "outside_torch",
+        "ranks": [2],
+        "waiting": [0, 1, 3],
+        "remedy": "free the lock",
+        "confidence": 0.9,
+    }
+    said |= {"text": "Rank 2 waits for a lock.", "evidence": {"stacks": ["rank 2 waits for a lock at train.py:9"]}}
+    verdict = {"kind": "hang_verdict", "time": 1.7e9 + 21, "rank": -1, **said}
+    (found,) = (one for one in findings(evidence(steps(), events=[*still, verdict])) if one.kind == "hang")
+    assert (found.text, found.rank, found.remedy) == ("rank 2 waits for a lock", 2, "free the lock")
+    assert found.evidence["sources"] == said["evidence"]
+    assert found.cost_seconds == pytest.approx(16.0)
+    over = {"kind": "hang_verdict", "time": 1.7e9 + 30, "rank": -1, "verdict": "none", "text": "They move."}
+    gone = [{"kind": "recovered", "time": 1.7e9 + 30, "rank": rank} for rank in range(4)]
+    assert "critical" not in [
+        one.severity for one in findings(evidence(steps(), events=[*still, verdict, *gone, over]))
+    ]
 
 
 def test_a_followed_run_that_writes_nothing_is_not_said_to_hang() -> None:
@@ -166,3 +191,12 @@ def test_memory_that_is_full_in_years_is_not_forecast() -> None:
     }
     (found,) = [one for one in findings(evidence(steps(), series=series)) if one.kind == "memory_leak"]
     assert found.text.endswith("per step")
+
+
+def test_ranks_that_were_taken_away_are_no_crash() -> None:
+    """A job whose ranks failed because a scheduler took some of them away did not crash: that is what is said."""
+    taken = EndedRank(0, "a", "preempted", "SIGTERM in a SLURM job", 5.0)
+    lost = EndedRank(1, "b", "failed", "exit code 1", 8.0)
+    first = first_error(ErrorEvidence({}, [taken, lost]))
+    assert kinds(state="failed", first_error=first) == ["node_gone"]
+    assert remedy("node_gone").startswith("the scheduler took these ranks away")

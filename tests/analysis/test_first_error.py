@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import failure_texts as texts
+from bench import real_failure_texts as real
 from bench.failure_cases import CASES, drawn
+from bench.real_failures import CASES as REAL
 from stepscope.analysis.first_error.evidence import EndedRank, ErrorEvidence, Skew
 from stepscope.analysis.first_error.judge import first_error, launcher_choice, ranks_text
 from stepscope.analysis.first_error.report import reports_of
 from stepscope.core.console_line import ConsoleLine
 
-SMALL = drawn(5, len(CASES), ranks=32)
+SMALL = [*drawn(5, len(CASES), ranks=32), *drawn(6, len(REAL), ranks=32, cases=REAL)]
 GLOO = texts.gloo_closed()
 
 
@@ -44,6 +46,35 @@ def test_a_chain_is_shown_from_its_root_on() -> None:
     assert (found.rank, found.error, found.chain) == (2, "KeyError: 'x'", ("KeyError: 'x'", "RuntimeError: y"))
     assert found.others[0].ranks == (0,)
     assert found.others[0].why == "its peer was gone already"
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [
+        (real.rich_box("ValueError: bad"), "/home/user/train.py:148"),
+        (real.loguru("ValueError: bad"), "/home/user/train.py:148"),
+        (real.group("ValueError: bad"), "/home/user/data/shards.py:41"),
+        (real.json_line("ValueError: bad"), "/home/user/train.py:148"),
+    ],
+    ids=["rich", "loguru", "group", "json"],
+)
+def test_tracebacks_are_read_however_they_are_drawn(lines: list[str], place: str) -> None:
+    """Boxes of rich, loguru's variables, groups of exceptions and lines of JSON have an exception and its place."""
+    (found,) = reports_of(lines_of(0, 1.0, lines))
+    assert (found.text, found.chain[0].place) == ("ValueError: bad", place)
+
+
+def test_a_fault_that_a_later_line_names_is_shown() -> None:
+    """Of NCCL's long messages, the line with the fault is the error; torch's head of a message is left out."""
+    (found,) = reports_of(lines_of(0, 1.0, real.nccl_of_gpu("uncorrectable ECC error encountered")))
+    assert found.text == "DistBackendError: Cuda failure 'CUDA error: uncorrectable ECC error encountered'"
+    found = reports_of(lines_of(0, 1.0, real.watchdog_of(3, "CUDA error: an illegal memory access")))[0]
+    assert found.text.startswith("Process group watchdog thread terminated with exception: CUDA error: an illegal")
+
+
+def test_what_python_ignored_at_the_end_is_no_error() -> None:
+    """Tracebacks of failed clean-up do not count, also if one follows the other."""
+    assert reports_of(lines_of(0, 1.0, real.ignored())) == []
 
 
 def test_errors_that_the_rank_survived_do_not_count() -> None:
@@ -143,3 +174,41 @@ def test_a_line_of_a_rank_needs_no_prefix_to_be_read() -> None:
     for head in ("", "[rank12]: ", "[default3]:", "17: ", "(RayTrainWorker pid=77, ip=10.0.0.1) ", "\x1b[31m"):
         found = reports_of(lines_of(0, 1.0, [head + line for line in texts.traceback("ValueError: z")]))
         assert [report.text for report in found] == ["ValueError: z"], head
+
+
+TERM = "SIGTERM in a SLURM job (preempted, cancelled or out of time)"
+
+
+@pytest.mark.parametrize("others", [[], [EndedRank(2, "a", "failed", "exit code 1", 9.0)]])
+def test_a_preempted_node_is_the_cause_and_no_crash(others: list[EndedRank]) -> None:
+    """Ranks that the scheduler took away are named if the others only lost them, whatever code they exit with."""
+    ends = [EndedRank(0, "b", "preempted", TERM, 5.0), EndedRank(1, "b", "preempted", TERM, 5.1), *others]
+    lines = {rank: lines_of(rank, 7.0 + rank, GLOO) for rank in (3, 4, 5)}
+    found = first_error(ErrorEvidence(lines, ends, world_size=6))
+    assert found is not None
+    assert (found.ranks, found.kind) == ((0, 1), "preempted")
+    assert "preempted" in found.summary
+
+
+def test_an_error_before_the_scheduler_ended_the_job_is_the_cause() -> None:
+    """srun ends the other ranks with SIGTERM when one fails: their end came later and explains nothing."""
+    ends = [EndedRank(0, "a", "failed", "exit code 1", 5.0), EndedRank(1, "b", "preempted", TERM, 5.3)]
+    found = first_error(ErrorEvidence({}, ends))
+    assert found is not None
+    assert (found.ranks, found.kind) == ((0,), "exit")
+
+
+def test_a_job_that_is_taken_away_as_a_whole_has_no_error_of_its_own() -> None:
+    """All ranks preempted: nobody began it but the scheduler."""
+    found = first_error(ErrorEvidence({}, [EndedRank(rank, "a", "preempted", TERM, 5.0) for rank in range(4)]))
+    assert found is not None
+    assert found.kind not in ("preempted", "crash", "killed", "lost")
+
+
+def test_ranks_that_finished_while_the_others_went_on_left() -> None:
+    """Where the only ranks without an error had finished, they left; nothing crashed on them."""
+    ends = [EndedRank(3, "b", "finished", "", 5.0)]
+    found = first_error(ErrorEvidence({rank: lines_of(rank, 9.0, GLOO) for rank in (0, 1, 2)}, ends, world_size=4))
+    assert found is not None
+    assert (found.ranks, found.kind) == ((3,), "left")
+    assert "finished while the others went on" in found.summary

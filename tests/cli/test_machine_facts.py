@@ -58,7 +58,7 @@ def test_last_steps():
         {"step": 8, "seconds": 0.5, "phases": {"data": 0.4, "forward": 0.1}, "loss": np.nan},
     ]
     event = {"kind": "hung", "time": 3600.0, "rank": 0, "step": 8, "text": "no step for 10 s"}
-    facts = {"events": [event], "traceback": ["ValueError: no"], "steps": steps}
+    facts = {"events": [event], "first_error": None, "traceback": ["ValueError: no"], "steps": steps}
     shown = list(end_lines(facts, 100, PLAIN))
     assert shown[0] == "  01:00:00 UTC  hung, rank 0, step 8: no step for 10 s"
     assert shown[1] == "    ValueError: no"
@@ -69,5 +69,5 @@ def test_last_steps():
 def test_an_event_of_a_watcher_names_no_rank():
     """A watcher has a number below 0 in place of a rank, one for each node: it is not shown."""
     event = {"kind": "notification", "time": 0.0, "rank": -2, "step": None, "text": "mail: sent"}
-    facts = {"events": [event, {**event, "rank": None}], "traceback": [], "steps": []}
+    facts = {"events": [event, {**event, "rank": None}], "first_error": None, "traceback": [], "steps": []}
     assert set(end_lines(facts, 100, PLAIN)) == {"  00:00:00 UTC  notification: mail: sent"}

@@ -10,6 +10,7 @@ import select
 import signal
 import struct
 import termios
+import textwrap
 import time
 from fcntl import ioctl
 from pathlib import Path
@@ -162,6 +163,26 @@ def test_a_terminal_that_is_resized_is_resized_for_the_program(bench):
     assert screen.end()[1] == 0
 
 
+HANDLED = """
+    import os, signal, time
+    widths = []
+    signal.signal(signal.SIGWINCH, lambda *_: widths.append(os.get_terminal_size(1).columns))
+    print("ready", flush=True)
+    while widths[-1:] != [132]:
+        time.sleep(0.02)
+    print("seen", widths[-1])
+"""
+
+
+def test_a_program_that_is_told_of_a_new_size_finds_it(bench):
+    """A handler of SIGWINCH sees the new size at last, though ours follows the real terminal a moment later."""
+    screen = Screen(bench, HANDLED)
+    screen.read(b"ready")
+    ioctl(screen.master, termios.TIOCSWINSZ, struct.pack("4H", 24, 132, 0, 0))
+    screen.read(b"seen 132")
+    assert screen.end()[1] == 0
+
+
 WAIT = """
     import time
     print("ready", flush=True)
@@ -169,15 +190,17 @@ WAIT = """
 """
 
 
-def test_ctrl_c_reaches_the_program_and_its_traceback_the_run(bench):
-    """Ctrl-C interrupts the program as without us; what it prints then is shown and kept."""
-    screen = Screen(bench, WAIT)
+@pytest.mark.parametrize("terminal", ["dumb", "xterm"])
+def test_ctrl_c_reaches_the_program_and_its_traceback_the_run(bench, terminal):
+    """Ctrl-C interrupts the program as without us, also if its card is shown; what it prints then is shown and kept."""
+    screen = Screen(bench, WAIT, environ={"TERM": terminal})
     screen.read(b"ready")
     screen.type(b"\x03")
     shown, code = screen.end()
     assert code == -signal.SIGINT, shown
     assert "KeyboardInterrupt" in shown
-    assert texts()[-1] == "KeyboardInterrupt"
+    assert "KeyboardInterrupt" in texts()
+    assert ("training" in shown) == (terminal == "xterm")
 
 
 AWAITING = """
@@ -293,6 +316,24 @@ def test_without_the_setting_nothing_is_captured(bench):
     assert texts() == ["inside"]
     bench.run("print(1)", interpreter=RUN, environ={"STEPSCOPE_RECORDER__CONSOLE": "off"}, name="other.py")
     assert sum(Path(path, "console").exists() for path in folders()) == 1
+
+
+@pytest.mark.parametrize("closed", [(1,), (0, 1, 2)])
+def test_files_of_ours_do_not_take_the_place_of_closed_streams(bench, closed):
+    """A library that prints to a closed standard output must not write into a file of Stepscope."""
+    code = """
+        import os, sys
+        mine = [os.path.exists(f"/proc/self/fd/{number}") for number in map(int, sys.argv[2:])]
+        with open(sys.argv[1], "w") as file:
+            print(mine, file=file)
+    """
+    numbers = [str(number) for number in closed]
+    script, told = bench.folder / "told.py", bench.folder / "told"
+    script.write_text(textwrap.dedent(code))
+    words = [*RUN, str(script), str(told), *numbers]
+    start = f"import os, sys; [os.close(n) for n in {closed}]; os.execv(sys.executable, [sys.executable, *{words}])"
+    assert bench.start("", interpreter=["-c", start]).wait() == 0
+    assert told.read_text() == f"{[False] * len(closed)}\n"
 
 
 def test_closed_streams_are_left_closed(bench):

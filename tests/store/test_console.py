@@ -77,6 +77,13 @@ def test_lines_of_several_ranks_are_merged_by_time(tmp_path: Path) -> None:
     assert texts(tmp_path, attempt=1) == []
 
 
+def test_a_loud_rank_does_not_hide_the_last_lines_of_another(tmp_path: Path) -> None:
+    """With a limit for each rank, the newest lines of all of them are found."""
+    put(tmp_path, 0, *(line(number) for number in range(100, 200)))
+    put(tmp_path, 0, line(0, "early", rank=4), line(1, "last", rank=4), who=WHO._replace(rank=4))
+    assert texts(tmp_path, last=50, last_each=2) == ["early", "last", "line 198", "line 199"]
+
+
 def test_the_last_state_of_a_growing_line_counts(tmp_path: Path) -> None:
     """A line that was written again is one line, in both directions."""
     put(tmp_path, 0, line(0, "10%", is_open=True), line(1), line(0, "50%", is_open=True), line(0, "100%"))

@@ -7,6 +7,8 @@ from collections import deque
 
 import numpy as np
 
+from stepscope.core.console_line import ConsoleLine
+from stepscope.store.console import ConsoleAnswer
 from stepscope.views.sinks import TONES
 from stepscope.views.terminal import TerminalCurve, TerminalNode, TerminalRank, TerminalScene
 from stepscope.views.terminal_history import History, HistoryBuckets
@@ -87,8 +89,34 @@ def run_scene(ranks=4, gpus=2):
         ),
         alert("data_stall", "warning", "resolved", "waiting for data", NOW - 300, until=NOW - 200),
     ]
+    scene.console.take(ConsoleAnswer(console_lines(), "", 0, []))
     scene.events = [{"time": NOW - 30, "kind": "checkpoint", "step": 500, "text": "saved step-500.pt"}]
     return scene
+
+
+def printed(text, rank=0, number=0, time=NOW, **more):
+    """Return a line of a console."""
+    return ConsoleLine(time, rank, 0, "node-a", number, "out", text, **more)
+
+
+def console_lines():
+    """Return what four ranks print: progress with colours, a long line, and the error of one of them."""
+    steps = [
+        printed(
+            f"\x1b[2mstep\x1b[0m {step} loss \x1b[32m{3 / (1 + step):.4f}\x1b[0m",
+            step % 4,
+            step // 4,
+            NOW - 20 + step / 5,
+        )
+        for step in range(80)
+    ]
+    path = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"
+    error = [
+        "Traceback (most recent call last):",
+        f'  File "{path}", line 1739, in _wrapped_call_impl',
+        "RuntimeError: 形 mismatch",
+    ]
+    return [*steps, *(printed(text, 2, 20 + place) for place, text in enumerate(error))]
 
 
 def sink(name, state="keeping up", **facts):

@@ -31,6 +31,10 @@ class Feed(SceneFeed):
     def ask_diagnosis(self):
         self.asked.append("diagnose")
 
+    def follow_console(self, rank):
+        self.asked.append(("console", rank))
+        self.scene.console.rank = rank
+
     def reset(self):
         self.asked.append("reset")
 
@@ -63,10 +67,10 @@ def pressed(*keys, feed=None, size=(120, 36), folder=None, newer=None, options=N
     ("keys", "view"),
     [
         (["tab"], "metrics"),
-        (["shift+tab"], "alerts"),
+        (["shift+tab"], "console"),
         (["3"], "machine"),
         (["5"], "alerts"),
-        (["tab"] * 5, "overview"),
+        (["tab"] * 6, "overview"),
         (["4", "escape"], "overview"),
     ],
 )
@@ -236,3 +240,27 @@ def test_the_machine_alone_is_shown():
     assert app.options.view == "machine"
     assert "gpu 0" in text
     assert machine.closed
+
+
+def test_enter_opens_the_console_of_the_selected_rank():
+    """In Ranks, enter shows what the selected rank prints; left and right go to another rank, and to all of them."""
+    feed = Feed()
+    app, text, _ = pressed("4", "down", "enter", feed=feed)
+    assert (app.options.view, app.options.rank) == ("console", 0)
+    assert feed.asked[-1] == ("console", 0)
+    assert "console rank 0" in text
+    assert pressed("4", "enter", "right", feed=Feed())[0].options.rank == 3
+    assert pressed("6", "left", feed=Feed())[0].options.rank == 3
+    assert pressed("6", "right", "left", feed=Feed())[0].options.rank is None
+
+
+def test_the_console_follows_unless_it_is_scrolled():
+    """Up shows older lines, which then hold still; end follows the newest again."""
+    app, text, _ = pressed("6", "pageup")
+    assert app.options.newest == app.feed.scene.console.end - 10
+    assert "10 newer lines" in text
+    app, text, _ = pressed("6", "home")
+    assert app.options.newest == 1
+    app, text, _ = pressed("6", "pageup", "end")
+    assert app.options.newest is None
+    assert "mismatch" in text

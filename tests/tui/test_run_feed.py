@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 
 import stepscope
+from bench.drawn_console import write_console
 from bench.drawn_runs import sick, write
+from stepscope.core.console_line import ConsoleLine
 from stepscope.store.layout import RunFolder
 from stepscope.store.sinks import SENDING, SinkState
 from stepscope.tui.reading import answer, command, first_names, opened, request
 from stepscope.tui.run_feed import RunFeed
+from tests.exporters.recorded import tell
+from tests.fleet import fleet
 from tests.integration.processes import until
 
 pytestmark = pytest.mark.processes
@@ -47,6 +51,25 @@ def test_a_finished_run_is_read_whole(sick_run):
     assert not scene.loading
     scene.nodes[-1].reset()
     assert scene.nodes[-1].values
+
+
+def test_the_console_is_followed(tmp_path):
+    """Lines of all ranks come in the order of time, new ones at the next look; choosing a rank reads its own."""
+    run = write(tmp_path / "runs" / "demo" / "sick", sick("gpt", steps=4))
+    lines = [ConsoleLine(1e9 + at, at % 2, 0, "a", at // 2, "out", f"line {at}") for at in range(6)]
+    write_console(run, lines[:4])
+    now = [1e9]
+    feed = RunFeed(run, lambda: now[0])
+    feed.follow_console(None)
+    assert [line.text for line in feed.scene.console.lines] == ["line 0", "line 1", "line 2", "line 3"]
+    write_console(run, lines)
+    feed.follow_console(None)
+    assert len(feed.scene.console.lines) == 4
+    now[0] += 1
+    feed.follow_console(None)
+    assert [line.text for line in feed.scene.console.lines][4:] == ["line 4", "line 5"]
+    feed.follow_console(1)
+    assert [line.text for line in feed.scene.console.lines] == ["line 1", "line 3", "line 5"]
 
 
 def test_the_first_graphs_are_those_people_know(sick_run):
@@ -147,3 +170,15 @@ def test_sinks_are_read_again(tmp_path):
         ("mlflow", "keeping up", 7)
     ]
     feed.close()
+
+
+def test_the_cause_of_a_hang_is_known(tmp_path):
+    """The verdict of the watchers names the rank; ranks that go on are not blamed."""
+    past = fleet(tmp_path)
+    for file in sorted((past.path / "nodes").glob("*.json")):
+        text = file.read_text(encoding="utf-8").replace('"stall": ""', '"stall": "hung"')
+        file.write_text(text, encoding="utf-8")
+    tell(RunFolder(past.path), "hang_verdict", verdict="never_arrived", ranks=[2])
+    ranks = RunFeed(past.path).scene.ranks
+    assert {number for number, rank in ranks.items() if rank.blame} == {2}
+    assert {rank.state for rank in ranks.values()} == {"hung"}

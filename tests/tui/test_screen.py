@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.store.console import ConsoleAnswer
 from stepscope.tui.frame import ViewOptions, length
 from stepscope.tui.screen import DRAWN, draw
 from stepscope.tui.theme import style_of
 from stepscope.views.terminal import TerminalRank, TerminalScene
 from stepscope.views.terminal_ranks import lateness
-from tests.tui.scenes import alert, machine_scene, run_scene, sink
+from tests.tui.scenes import alert, machine_scene, printed, run_scene, sink
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SIZES = ((80, 24), (120, 36), (200, 55))
@@ -78,6 +79,7 @@ def test_no_text_of_a_run_acts_on_the_terminal():
     scene.alerts = [alert(evil, "critical", "firing", evil, remedy=evil, evidence={evil: evil})]
     scene.events = [{"time": 0.0, "kind": evil, "step": 1, "text": evil}]
     scene.ranks[0].state = scene.ranks[0].node = scene.nodes[-1].name = evil
+    scene.console.take(ConsoleAnswer([printed(evil, number=99)], "", 0, []))
     for view in DRAWN:
         shown = text_of(draw(scene, ViewOptions(view=view), 120, 40))
         assert not set(shown) & {"\x1b", "\x07", "\u202e", "\r"}
@@ -97,6 +99,21 @@ def test_a_slow_rank_has_another_colour():
     colours = [{style for text, style in row if text == "■" and style.startswith("heat")} for row in rows]
     assert {"heat4"} in colours
     assert {"heat0"} in colours
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+def test_a_hang_is_explained_where_ranks_and_alerts_are(size):
+    """The ranks begin with its verdict; the alert has the evidence of each source below it, and what to do."""
+    scene = run_scene()
+    text = "Rank 2 never entered all_reduce, in which ranks 0, 1 and 3 wait: it sleeps at data.py:41."
+    shows = {"stacks": ["ranks 0, 1 and 3 wait in all_reduce", "rank 2 sleeps"], "flight_recorder": ["3 ranks wait"]}
+    facts = {"verdict": "never_arrived", "sources": shows}
+    scene.alerts = [alert("hang", "critical", "firing", text, remedy="look at the line", evidence=facts)]
+    ranks = [" ".join(line.split()) for line in text_of(draw(scene, ViewOptions(view="ranks"), *size)).splitlines()]
+    assert " ".join(ranks[2:4]).startswith(text)
+    alerts = text_of(draw(scene, ViewOptions(view="alerts"), *size))
+    for said in ("stacks: ranks 0, 1 and 3 wait", "rank 2 sleeps", "flight recorder: 3 ranks wait", "→ look at"):
+        assert said in alerts
 
 
 def test_only_the_chosen_gpus_are_shown():
@@ -202,3 +219,15 @@ def test_ranks_are_shown_one_by_one_on_demand():
     shown = text_of(draw(scene, ViewOptions(view="ranks", grouped=False), 120, 40)).splitlines()
     assert "rank 50 is killed" in shown[2]
     assert "50 killed" in shown[5]
+
+
+def test_the_cause_of_a_hang_stands_first_though_all_ranks_hang():
+    """In a hang every rank stands still: the one that the verdict names is first, and the sentence says so."""
+    scene = run_scene(8)
+    for rank in scene.ranks.values():
+        rank.state = "hung"
+    assert "all are hung" in text_of(draw(scene, ViewOptions(view="ranks"), 120, 40)).splitlines()[2]
+    scene.ranks[5].blame = "is the cause of the hang"
+    shown = text_of(draw(scene, ViewOptions(view="ranks"), 120, 40)).splitlines()
+    assert "rank 5 on node-a is the cause of the hang" in shown[2]
+    assert "5 hung" in shown[5]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from stepscope.sources.rank_places import Whereabouts
 from stepscope.sources.rank_table import RankRow, RankSheet
+from stepscope.store.layout import RunFolder
+from stepscope.store.reader import Past
 from stepscope.views.ranks import (
     groups,
     map_view,
@@ -22,7 +24,10 @@ from stepscope.views.ranks import (
     step_view,
     summary,
 )
+from tests.exporters.recorded import tell
 from tests.fleet import fleet
+
+LATE = "rank 5 on a is late by 50 ms in a step of 200 ms; 3 other ranks late too"
 
 
 def table(*rows):
@@ -55,6 +60,22 @@ def test_the_sentence_names_ranks_that_ended_or_hang():
     assert "all are lost" in summary(table(*(replace(row, state="lost", stall="") for row in rows)))
 
 
+def test_the_cause_of_a_hang_comes_first(tmp_path):
+    """The verdict of the watchers is there while it stands, and its rank is the first, whoever is late."""
+    past = fleet(tmp_path, late=3, stall="hung")
+    assert ranks_view(past)["hang"] is None
+    said = {"verdict": "never_arrived", "ranks": [1], "waiting": [0, 2, 3], "text": "Rank 1 never arrived."}
+    tell(
+        RunFolder(past.path), "hang_verdict", **said, remedy="look", evidence={"steps": ["none ended"]}, confidence=0.9
+    )
+    told = ranks_view(Past(RunFolder(past.path)))
+    assert [row["rank"] for row in told["rows"]][:2] == [1, 3]
+    assert (told["hang"]["kind"], told["hang"]["ranks"]) == ("never_arrived", [1])
+    assert told["hang"]["evidence"] == {"steps": ["none ended"]}
+    tell(RunFolder(past.path), "hang_verdict", verdict="none", text="The ranks move again.", monotonic_ns=2_000_000)
+    assert ranks_view(Past(RunFolder(past.path)))["hang"] is None
+
+
 def test_the_worst_come_first():
     """Ranks that ended or hang, then the latest; or by number, or by state."""
     rows = [RankRow(n, "a", "running", late_seconds=n / 100) for n in range(3)]
@@ -70,6 +91,23 @@ def test_when_most_ranks_ended_the_latest_still_come_first():
     """After the end of a job its state says nothing about a single rank."""
     rows = [RankRow(n, "a", "lost", late_seconds=n / 100) for n in range(4)]
     assert [row.rank for row in ordered(table(*rows))] == [3, 2, 1, 0]
+
+
+def test_the_cause_of_a_crash_comes_first_though_all_ranks_failed():
+    """After a crash every rank has failed; the one that failed first is named first, and the others are counted."""
+    rows = [RankRow(n, "a", "failed", late_seconds=n / 100) for n in range(6)]
+    rows[2] = replace(rows[2], state="killed")
+    found = RankSheet(0, rows, (0, 99), 0.2, blamed={4: "failed first"})
+    assert [row.rank for row in ordered(found)] == [4, 2, 5, 3, 1, 0]
+    told = "6 ranks on 1 node; rank 4 on a failed first; rank 2 on a is killed; 5 ranks failed; "
+    assert summary(found) == told + LATE
+    assert "failed first" not in summary(table(*rows))
+
+
+def test_nobody_is_late_is_not_said_of_a_crash():
+    """Where ranks ended, it does not matter that none of them was late."""
+    rows = [RankRow(n, "a", "failed", late_seconds=0.0) for n in range(3)]
+    assert summary(table(*rows)) == "3 ranks on 1 node; all failed"
 
 
 def test_groups_show_their_worst_rank(tmp_path):

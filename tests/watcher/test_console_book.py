@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from stepscope.store.console import ConsoleQuery, read_console
@@ -9,7 +10,7 @@ from stepscope.store.console_segments import ConsoleWriterName, find_segments
 from stepscope.store.console_writer import SegmentWriter
 from stepscope.store.layout import RunFolder
 from stepscope.watcher.console_book import PAUSE, SELDOM, SOON, ConsoleBook
-from stepscope.watcher.console_keeper import whole_lines
+from stepscope.watcher.console_keeper import HandedOnStream, whole_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,3 +149,17 @@ def test_ranks_that_share_a_pipe_do_not_mix_their_lines() -> None:
     assert whole_lines(b"a\nb", 5) == 3
     assert whole_lines(b"long line\nb\n", 5) == 10
     assert whole_lines(b"no line feed", 5) == 12
+
+
+def test_an_ended_stream_delays_no_exit() -> None:
+    """A stream that nobody can write to any more has nothing left: the end of the program does not wait for it."""
+    (source, sink), (seen, target), (over, ended) = os.pipe(), os.pipe(), os.pipe()
+    stream = HandedOnStream("out", source, target, lambda *_: None, ended)
+    os.write(sink, b"last\n")
+    os.close(sink)
+    stream.start()
+    assert os.read(over, 1)
+    assert stream.is_drained()
+    assert os.read(seen, 10) == b"last\n"
+    for descriptor in (source, seen, target, over, ended):
+        os.close(descriptor)

@@ -46,6 +46,7 @@ def test_lines_in_a_message_are_safe():
     text, mail = message.text(), mail_of(message)
     assert "<script>" not in mail
     assert "    File" in text
+    assert ">  File &lt;script" in mail
     for shown in (text, mail):
         assert "abcdefghijklmnop" not in shown
         assert "\x1b" not in shown

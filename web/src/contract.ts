@@ -222,6 +222,17 @@ export interface Gpu {
   metrics: Record<string, number | null>;
 }
 
+/** Why the ranks stand still. */
+export interface HangFacts {
+  kind: string;
+  ranks: number[];
+  waiting: number[];
+  text: string;
+  evidence: Record<string, string[]>;
+  remedy: string;
+  confidence: number;
+}
+
 /** An event in one line. */
 export interface Happening {
   time: number;
@@ -507,6 +518,8 @@ export interface Ranks {
   usual_seconds: number | null;
   usual_phases: Record<string, number>;
   summary: string;
+  hang: HangFacts | null;
+  clocks: string;
   definition: string;
   late: number[];
   dimensions: string[];
@@ -726,11 +739,14 @@ export interface ShownRank {
   rank: number;
   node: string;
   host: string;
+  host_note: string;
   state: string;
   stall: string;
   cause: string;
   is_well: boolean;
   is_late: boolean;
+  blame: string;
+  is_notable: boolean;
   step: number | null;
   behind_steps: number | null;
   behind_seconds: number | null;

@@ -15,6 +15,7 @@ const STATE: Record<string, { tone: string; icon: string }> = {
   lost: { tone: "warn", icon: "M5.5 6a2.5 2.5 0 1 1 3.6 2.2c-.8.4-1.1.9-1.1 1.8M8 12.5v.2" },
   broken: { tone: "warn", icon: "M8 3v6M8 12v.2" },
   stalled: { tone: "warn", icon: "M8 3v6M8 12v.2" },
+  hung: { tone: "bad", icon: "M8 3v6M8 12v.2" },
 };
 
 /** Return an icon from a path in a square of 16 units. */

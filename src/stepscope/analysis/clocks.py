@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.core.node_names import shown_nodes
 from stepscope.core.numbers import format_value
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ AGREE = 5.0
 """Seconds by which the two sources may differ; beyond it, the ranks started apart and do not meet in a step."""
 WORTH_SAYING = 0.5
 """Seconds of difference from which it is reported."""
+TINY = 1e-3
+"""Seconds that are as good as none."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,16 @@ def sentence(offsets: Mapping[str, ClockOffset]) -> str:
     apart = difference(offsets)
     if apart < WORTH_SAYING:
         return ""
-    return f"those of the nodes differ by up to {format_value(apart, 'seconds')}; times below are corrected"
+    shown = shown_nodes(offsets)
+    ends = (max(offsets, key=lambda node: offsets[node].seconds), min(offsets, key=lambda node: offsets[node].seconds))
+    worst = [f"{shown[node]} is {ahead(offsets[node].seconds)}" for node in ends if abs(offsets[node].seconds) > TINY]
+    whole = f"those of the nodes differ by up to {format_value(apart, 'seconds')}"
+    return f"{whole} ({', '.join(worst)}); times are corrected"
+
+
+def ahead(seconds: float) -> str:
+    """Return an offset in words, such as "31.2 s ahead"."""
+    return f"{format_value(abs(seconds), 'seconds')} {'ahead' if seconds >= 0 else 'behind'}"
 
 
 def _spread(values: Floats) -> float:

@@ -22,7 +22,7 @@ _SEQUENCE = re.compile(
     "|(?!\\[)[ -/]*[0-~]?)"
 )
 _SILENT = re.compile("[\x00\x07\x08\x0e\x0f\x7f]")
-_CONTROL = re.compile("[\x01-\x06\x0b-\x1a\x1c-\x1f\x80-\x9f]")
+_CONTROL = re.compile("[\x01-\x06\x0a-\x1a\x1c-\x1f\x80-\x9f]")
 _UNFINISHED = re.compile(r"\S*$")
 
 

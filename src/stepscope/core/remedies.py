@@ -196,6 +196,10 @@ hang/gil: native code keeps the GIL: `py-spy dump --native --pid PID` shows the 
 hang/debugger: a debugger or a breakpoint() holds this rank: continue or detach it, and take breakpoints out of the code
 hang/stopped: the process is stopped by a signal (SIGSTOP, SIGTSTP, SIGTTIN): find out who sent it; `kill -CONT PID` on
     that node continues it
+node_gone: the scheduler took these ranks away, and nothing is wrong with the program: queue the job again to go on from
+    the last checkpoint; to go on with fewer nodes, launch with torchrun --nnodes MIN:MAX and save checkpoints often
+node_gone/left: give all ranks the same number of steps: drop the last incomplete batches, or wrap the loop in
+    torch.distributed.algorithms.join; then resume from the last checkpoint
 crash: the traceback is in `stepscope show RUN`; resume from the last checkpoint once the cause is fixed
 crash/exit: the program set this exit code itself: its output says why; resume from the last checkpoint once that is
     fixed

@@ -17,7 +17,7 @@ from stepscope.reports.markup import Markup, named, table, tag
 from stepscope.views.sinks import behind_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 TONES = {"running": "go", "finished": "good", "interrupted": "warn"}
 MACHINE_ROWS = 60
@@ -167,14 +167,22 @@ def _finding(one: Mapping[str, Any]) -> Markup:
     sure = f"{format_share(confidence)} sure" if confidence is not None and confidence < SURE else ""
     cost = f"cost {format_value(one['cost_seconds'], 'seconds')}" if one.get("cost_seconds") is not None else ""
     about = ", ".join(part for part in (one["severity"], cost, sure) if part)
+    shown = [f"{source.replace('_', ' ')}: {text}" for source, said in _sources(one) for text in said]
     return tag(
         "div",
         tag("h3", one["kind"].replace("_", " "), tag("span", f"  {about}", class_="soft")),
         tag("p", one["text"]),
+        tag("ul", *(tag("li", text) for text in shown), class_="soft") if shown else None,
         tag("p", one["expected_gain"], class_="soft") if one.get("expected_gain") else None,
         tag("p", one["remedy"], class_="do good") if one.get("remedy") else None,
         class_=f"finding {one['severity']}",
     )
+
+
+def _sources(one: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
+    """Return what each source of evidence about a hang shows; other findings have none."""
+    shown: Mapping[str, list[str]] = one["evidence"].get("sources", {})
+    return shown.items()
 
 
 def alerts(facts: Mapping[str, Any]) -> Any:

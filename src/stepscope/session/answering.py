@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MOST_THREADS, MOST_FRAMES = 64, 60
 """Maximum threads, and frames of each, in an answer: at most a few milliseconds of the interpreter lock."""
 MOST_QUESTION = 4096
+SETTLE_SECONDS = 0.05
 TASKS = "/proc/self/task"
 C10D = "torch._C._distributed_c10d"
 
@@ -66,13 +67,16 @@ class Answering:
             self.forget()
 
     def stop(self) -> None:
-        """End the thread; returns at once."""
+        """End the thread, so that nothing stays open; waits for that for SETTLE_SECONDS at most."""
         self._is_over = True
         if self._descriptor < 0:
             return
         with contextlib.suppress(OSError):  # closed by other code
             if self._is_ours() and select.select([], [self._descriptor], [], 0)[1]:
                 os.write(self._descriptor, b"\n")
+        until = time.monotonic() + SETTLE_SECONDS
+        while self._descriptor >= 0 and time.monotonic() < until:
+            time.sleep(0.0002)
 
     def forget(self) -> None:
         """Close the FIFO, in a process in which the thread does not run, such as the child of a fork."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stepscope.core.console_brief import DRAIN, ConsoleBrief
 from stepscope.core.errors import in_words
 from stepscope.core.spawn import SpawnError, start_detached
+from stepscope.core.standard_streams import closed_streams_reserved
 from stepscope.recorder.complaints import tell
 from stepscope.session.native_thread import start_native_thread
 
@@ -129,14 +130,20 @@ def capture(run: str, rank: int, attempt: int, limit: int) -> ConsoleCapture | N
 
     Raises OSError or SpawnError if that is impossible; then everything is as it was.
     """
+    streams = _streams()
+    if not streams:
+        return None
+    with closed_streams_reserved():
+        return _started(run, ConsoleBrief(rank, attempt, limit, tuple(name for name, _ in streams)), streams)
+
+
+def _started(run: str, brief: ConsoleBrief, streams: Sequence[tuple[str, tuple[int, ...]]]) -> ConsoleCapture:
+    """Start a keeper and lead the streams to it; raises as `capture`."""
     opened: list[int] = []
     try:
-        channels = [_channel(stream, numbers, opened) for stream, numbers in _streams()]
-        if not channels:
-            return None
+        channels = [_channel(stream, numbers, opened) for stream, numbers in streams]
         asks_read, asks = _pipe(opened)
         answers, answers_write = _pipe(opened)
-        brief = ConsoleBrief(rank, attempt, limit, tuple(channel.stream for channel in channels))
         ends = [end for channel in channels for end in (channel.source, channel.original)]
         start_detached(KEEPER, run, brief.encode(), keep=[asks_read, answers_write, *ends])
         for descriptor in (asks_read, answers_write):

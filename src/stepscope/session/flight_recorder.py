@@ -15,12 +15,13 @@ Whatever the user has set stays.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from stepscope.store.layout import DUMPS_FOLDER, RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -29,9 +30,8 @@ SIZE, OLD_SIZE, ENTRIES = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
 FILE, OLD_FILE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 KNOWS_NEW = (2, 8)
 """The first version of torch that knows the new names."""
-FOLDER, PREFIX = "flight", "comm_lib_trace_rank_"
 _NUMBER = re.compile(r"(\d{1,6})\.(\d{1,6})")
-_OURS = re.compile(rf"/{FOLDER}/\d+-{PREFIX}$")
+_OURS = re.compile(rf"/{DUMPS_FOLDER}/\d+-[a-z_]+$")
 
 
 def keep_collectives(environ: MutableMapping[str, str], run: Path, attempt: int, world_size: int) -> None:
@@ -52,10 +52,10 @@ def keep_dumps(environ: MutableMapping[str, str], run: Path, attempt: int) -> No
     given = environ.get(FILE) or environ.get(OLD_FILE)
     if given and not _OURS.search(given):  # ours may be inherited from a program that recorded another run
         return
-    folder = run / FOLDER
+    path = RunFolder(run).torch_dump(attempt)
     with contextlib.suppress(OSError):  # then they go where torch puts them
-        folder.mkdir(mode=0o700, exist_ok=True)
-        environ[FILE if _version() >= KNOWS_NEW else OLD_FILE] = f"{folder}{os.sep}{attempt}-{PREFIX}"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        environ[FILE if _version() >= KNOWS_NEW else OLD_FILE] = str(path)
 
 
 def _version() -> tuple[int, ...]:

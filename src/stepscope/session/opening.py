@@ -36,6 +36,7 @@ from stepscope.core.places import (
 from stepscope.core.redact import jsonable, redact
 from stepscope.core.ring import lock_holder
 from stepscope.core.run_description import describe
+from stepscope.core.standard_streams import closed_streams_reserved
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.declarations import Declarations
 from stepscope.recorder.device import DeviceValues
@@ -187,7 +188,10 @@ def _open(
         }
     )
     keep_collectives(os.environ, folder.path, attempt, identity.world_size)
-    run = record(folder, identity, attempt, chosen)
+    with closed_streams_reserved():
+        run = record(folder, identity, attempt, chosen)
+    if chosen.get("recorder.console") is True:
+        run.keep_console()
     run.name, run.project = name or identity.run_id, project
     _place(run, identity)
     if identity.rank == 0 and chosen.get("web.enabled"):
@@ -272,8 +276,6 @@ def record(
     if config.get("recorder.catch") is True:
         run.catch()
     run.console_bytes = 0 if config.get("recorder.console") is False else config.get("store.console_bytes")
-    if config.get("recorder.console") is True:
-        run.keep_console()
     if os.getpid() == 1:
         tell("this process is PID 1: if its container dies, nobody is left to tell why; the next reader infers it")
     return run

@@ -9,8 +9,10 @@ import numpy as np
 
 from stepscope.analysis.diagnosis.changes import changes, slow_steps
 from stepscope.analysis.diagnosis.machine import busy
-from stepscope.analysis.diagnosis.pipeline import Operations, what_if
+from stepscope.analysis.diagnosis.pipeline import finding_of
 from stepscope.analysis.diagnosis.verdict import findings, limited, missing, primary, summary
+from stepscope.analysis.pipelines.operations import Operations
+from stepscope.analysis.pipelines.what_if import what_if
 from stepscope.sources.attempts import nodes_of
 from stepscope.sources.evidence import evidence_of, evidence_of_imported
 
@@ -42,13 +44,10 @@ def diagnose_imported(run: Imported) -> dict[str, Any]:
 
 def diagnose_operations(path: str, columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Return the diagnosis of a pipelined training: which stage or replica is late, and the cost."""
-    step, replica, stage, sequence = (columns[name].astype(np.int64) for name in ("step", "dp_rank", "stage", "seq_id"))
-    start, seconds = (columns[name].astype(np.float64) for name in ("start_ts", "duration"))
-    kind = columns["optype"].astype(object)
-    virtual = [columns[name].astype(np.int64) if name in columns else None for name in ("gmc", "mb_id")]
-    found = what_if(Operations(step, replica, stage, kind, sequence, start, seconds, *virtual))
-    finding = found.finding()
-    steps = len(np.unique(step))
+    operations = Operations.of(columns)
+    found = what_if(operations)
+    finding = finding_of(found)
+    steps = len(np.unique(operations.step))
     text = f"no stage or replica is late: without stragglers it would be {found.slowdown:.3f} times as fast"
     return {
         "run": {"id": path, "name": path, "project": "", "path": path, "state": "", "format": "pipeline_trace"},

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.analysis.first_error.evidence import EndedRank, ErrorEvidence, Skew
 from stepscope.analysis.first_error.judge import first_error
+from stepscope.analysis.first_error.report import reports_of
 from stepscope.core.events import ours
 from stepscope.sources.attempts import is_foreign, nodes_of
 from stepscope.sources.clocks import clock_offsets
-from stepscope.store.console import ConsoleQuery
+from stepscope.store.console import ConsoleQuery, console_ranks
+from stepscope.store.layout import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,9 +23,11 @@ if TYPE_CHECKING:
     from stepscope.store.states import NodeState
 
 MOST_LINES = 60_000
-"""Newest lines of all ranks that are searched."""
-EACH_RANK = 400
-"""Newest lines of one rank that are searched."""
+"""Lines of all ranks that are searched."""
+EACH_RANK, FEWEST = 400, 40
+"""Newest lines of one rank that are searched, and how many if there are very many ranks."""
+LOOKED_BACK = 900.0
+"""Seconds before these lines in which an error is looked for, if they have none."""
 USUAL_SPREAD = 1.0
 """Seconds by which the clocks of two nodes usually differ at most, where their offset was not estimated."""
 ENDED = ("finished", "running")
@@ -66,10 +71,25 @@ def ends_of(nodes: Sequence[NodeState]) -> list[EndedRank]:
 
 
 def _lines(past: Past, attempt: int) -> Mapping[int, Sequence[ConsoleLine]]:
+    """Return the newest lines of each rank: the one that failed first printed long before the others gave up."""
+    ranks = len(console_ranks(RunFolder(past.path)))
+    each = max(FEWEST, min(EACH_RANK, MOST_LINES // max(1, ranks)))
+    query = ConsoleQuery(attempt=attempt, last=MOST_LINES, last_each=each, limit=MOST_LINES)
     found: dict[int, list[ConsoleLine]] = {}
-    for line in past.console(ConsoleQuery(attempt=attempt, last=MOST_LINES, limit=MOST_LINES)).lines:
+    for line in past.console(query).lines:
         found.setdefault(line.rank, []).append(line)
-    return {rank: sorted(lines, key=lambda line: line.number)[-EACH_RANK:] for rank, lines in found.items()}
+    cut = [rank for rank, lines in found.items() if len(lines) >= each and not reports_of(lines)]
+    if cut:  # what they print at their end, such as native stacks, is longer than that
+        since = min(found[rank][0].time for rank in cut) - LOOKED_BACK
+        errors = replace(query, ranks=cut, since=since, level="error", last_each=FEWEST)
+        for line in past.console(errors).lines:
+            found[line.rank].append(line)
+    return {rank: _in_order(lines) for rank, lines in found.items()}
+
+
+def _in_order(lines: Sequence[ConsoleLine]) -> list[ConsoleLine]:
+    """Return the lines of a rank in their order, each once."""
+    return list({(line.node, line.number): line for line in sorted(lines, key=lambda line: line.number)}.values())
 
 
 def _clocks(past: Past, nodes: Sequence[NodeState]) -> dict[str, Skew]:

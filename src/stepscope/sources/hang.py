@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.analysis.hang.evidence import FlightRecord, HangEvidence, RankEvidence, RasReport
 from stepscope.analysis.hang.ras_report import read_report
+from stepscope.analysis.hang.standing import standing_verdict
 from stepscope.core.events import is_users
 from stepscope.importers.flight_recorder import read_dumps, world_of
 from stepscope.sources.attempts import nodes_of
+from stepscope.sources.rank_blame import stands
+from stepscope.sources.torch_dumps import TorchDumps, torch_dumps
+from stepscope.store.states import ABNORMAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from stepscope.analysis.hang.verdict import HangVerdict
     from stepscope.store.reader import Past
     from stepscope.store.states import RankState
 
@@ -39,21 +44,60 @@ def hang_evidence(past: Past, now: float | None = None) -> HangEvidence:
     nodes = nodes_of(past)
     last = max((node.attempt for node in nodes), default=0)
     states = {rank: (node.node, state) for node in nodes if node.attempt == last for rank, state in node.ranks.items()}
-    events = [event for event in past.events() if not is_users(event) and event.get("attempt", last) == last]
+    by_rank, reports = _events(past, last)
+    since = min(_stood(by_rank).values(), default=None)
+    seen = {rank: _seen(by_rank[rank]) for rank in states}
+    dumps = _dumps(past, last, seen, since)
+    if since is None and _is_bad(states):
+        since = dumps.since  # torch ends a job whose collective took too long, after it has dumped
+    elif since is None:
+        dumps = TorchDumps()
+    for rank, record in dumps.records.items():
+        seen[rank] = seen[rank]._replace(record=record, stall=seen[rank].stall or HUNG)
+    moments = since, _moment([state for _, state in states.values()], time.time() if now is None else now)
+    ranks = [_rank(rank, node, state, seen[rank], moments) for rank, (node, state) in sorted(states.items())]
+    return HangEvidence(
+        tuple(ranks),
+        _world_size(past),
+        _ras(reports) if since is not None else None,
+        problems=dumps.problems,
+    )
+
+
+def _world_size(past: Past) -> int | None:
+    world = past.meta.get("world_size")
+    return world if isinstance(world, int) and 0 < world < 2**31 else None
+
+
+def _events(past: Past, attempt: int) -> tuple[dict[int, list[dict[str, Any]]], list[dict[str, Any]]]:
+    """Return our own events of an attempt by rank, and the reports of RAS."""
+    events = [event for event in past.events() if not is_users(event) and event.get("attempt", attempt) == attempt]
     by_rank: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if isinstance(event.get("rank"), int):
             by_rank[event["rank"]].append(event)
-    since = min(_stood(by_rank).values(), default=None)
-    moment = _moment([state for _, state in states.values()], time.time() if now is None else now)
-    ranks = [_rank(rank, node, state, by_rank[rank], (since, moment)) for rank, (node, state) in sorted(states.items())]
-    world = past.meta.get("world_size")
-    reports = [event for event in events if event["kind"] == RAS]
-    return HangEvidence(
-        tuple(ranks),
-        world if isinstance(world, int) and 0 < world < 2**31 else None,
-        _ras(reports) if since is not None else None,
-    )
+    return by_rank, [event for event in events if event["kind"] == RAS]
+
+
+def _dumps(past: Past, attempt: int, seen: Mapping[int, _Seen], since: float | None) -> TorchDumps:
+    """Return what torch itself dumped of the ranks that did not hand their record to the watcher."""
+    silent = [rank for rank, one in seen.items() if one.record is None]
+    return torch_dumps(past, attempt, silent, None if since is None else since - STALE)
+
+
+def _is_bad(states: Mapping[int, tuple[str, RankState]]) -> bool:
+    """Return whether a rank ended badly."""
+    return any(state.state in ABNORMAL for _, state in states.values())
+
+
+def recorded_verdict(past: Past) -> HangVerdict | None:
+    """Return what the watchers found out while the last attempt of a run hung; None if it does not hang, or went on."""
+    nodes = nodes_of(past)
+    last = max((node.attempt for node in nodes), default=0)
+    states = [state for node in nodes if node.attempt == last for state in node.ranks.values()]
+    if not stands(states):
+        return None
+    return standing_verdict(event for event in past.events() if event.get("attempt", last) == last)
 
 
 def _moment(states: Sequence[RankState], now: float) -> float:
@@ -117,12 +161,9 @@ def _seen(events: Iterable[Mapping[str, Any]]) -> _Seen:
     return found
 
 
-def _rank(
-    rank: int, node: str, state: RankState, events: Iterable[Mapping[str, Any]], moments: tuple[float | None, float]
-) -> RankEvidence:
+def _rank(rank: int, node: str, state: RankState, seen: _Seen, moments: tuple[float | None, float]) -> RankEvidence:
     """Return what is known of one rank; `moments`: when the first rank began to stand, and now."""
     since, now = moments
-    seen = _seen(events)
     usual = state.step_seconds / state.steps if state.step_seconds and state.steps else None
     plain = RankEvidence(rank, node, state.state, state.cause, state.step, state.steps)
     ended = None if state.ended is None else state.ended / 1e6

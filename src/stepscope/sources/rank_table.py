@@ -16,6 +16,7 @@ from stepscope.analysis.stragglers.lateness import beyond_others
 from stepscope.core.events import ours
 from stepscope.core.vocabulary import MEETING, phase_place, unit_of
 from stepscope.sources.attempts import PHASE, STEP, nodes_of
+from stepscope.sources.rank_blame import blamed_ranks
 from stepscope.sources.rank_places import Whereabouts, places_of
 from stepscope.store.rank_matrix import MatrixAsk, rank_matrix
 
@@ -88,6 +89,8 @@ class RankSheet:
     """Median over the ranks of the seconds of each phase."""
     is_own: bool = True
     """Whether own time was measured; otherwise whole steps are compared."""
+    blamed: Mapping[int, str] = field(default_factory=dict)
+    """The ranks that are the cause of a hang or of the end, each with what it did, in words."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +131,9 @@ def rank_table(
     timed = [name for name in (past.names() if names is None else names) if name == STEP or name.startswith(PHASE)]
     grid = rank_matrix(past, MatrixAsk(tuple(timed), attempt, span, 1))
     figures = _figures(grid)
-    places, phases = dict[int, Whereabouts](), dict[int, str]()
+    places, phases, blamed = dict[int, Whereabouts](), dict[int, str](), dict[int, str]()
     if not figures_only:
+        blamed = blamed_ranks(past, attempt, [state for _, state in states.values()])
         places = places_of(past, attempt, {rank: node for rank, (node, _) in states.items()})
         phases = _last_phases(past, attempt)
     rows = []
@@ -139,7 +143,7 @@ def rank_table(
         rows.append(
             RankRow(rank, node, last_phase=phases.get(rank, ""), place=places.get(rank, Whereabouts()), **facts)
         )
-    return RankSheet(attempt, rows, grid.steps, figures.usual, figures.median, figures.is_own)
+    return RankSheet(attempt, rows, grid.steps, figures.usual, figures.median, figures.is_own, blamed)
 
 
 def _life(state: RankState | None, newest: int | None, usual: float | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from stepscope.store import console_segments as segments
 from stepscope.store.text_pattern import TextPattern
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
     from stepscope.store.console_segments import ConsoleWriterName, Record
@@ -61,6 +61,8 @@ class ConsoleQuery:
     """The cursor of an earlier answer to the same query: only lines that were printed, or grew, since."""
     last: int | None = None
     """Only this many of the newest lines; read from the end."""
+    last_each: int | None = None
+    """Together with `last`: at most this many of the newest lines of each rank, however much the others print."""
     pattern: str | None = None
     """Plain text, or a regular expression between slashes; see `store.text_pattern`."""
     level: str | None = None
@@ -140,7 +142,9 @@ class _ConsoleReading:
 
     def _newest(self) -> tuple[list[ConsoleLine], dict[ConsoleWriterName, _Position], bool]:
         ends = {who: (found[-1], self._end(who, found[-1])) for who, found in self.files.items()}
-        parts = [self._searched(self._backwards(who, end)) for who, end in ends.items()]
+        parts = [
+            _first_wanted(self._searched(self._backwards(who, end)), self.query.last_each) for who, end in ends.items()
+        ]
         wanted = min(self.query.last or 0, self.limit)
         lines: list[ConsoleLine] = []
         for found in heapq.merge(*parts, key=_age):
@@ -326,6 +330,16 @@ def looks_like_error(text: str) -> bool:
     """Return whether a line has a word that programs use for errors."""
     lower = text.lower()
     return any(word in lower for word in _ERROR_WORDS)
+
+
+def _first_wanted(found: Iterable[_Found], most: int | None) -> Iterator[_Found]:
+    """Yield records up to the last of `most` wanted ones; None: all."""
+    count = 0
+    for one in found:
+        yield one
+        count += one.is_wanted
+        if count == most:
+            return
 
 
 def _age(found: _Found) -> float:

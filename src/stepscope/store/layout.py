@@ -19,6 +19,7 @@ FORMAT_VERSION = 1
 RUN_FILE = "run.json"
 LATER_FILE = "later.json"
 LABELS_FILE = "labels.json"
+DUMPS_FOLDER = "flight"
 FOLDERS = ("nodes", "events", "tail", "metrics", "claims")
 _TAIL = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<first>\d+)\.log")
 _UNIT = re.compile(r"(?P<node>[^.].*)-(?P<attempt>\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
@@ -124,6 +125,10 @@ class RunFolder:
     def tail_file(self, writer: Writer, number: int) -> Path:
         """One tail of a watcher."""
         return self.path / "tail" / f"{writer.stem}-{number}.log"
+
+    def torch_dump(self, attempt: int, rank: int | str = "") -> Path:
+        """Return where torch dumps the collectives of a rank; without a rank, the start of these paths."""
+        return self.path / DUMPS_FOLDER / f"{attempt}-comm_lib_trace_rank_{rank}"
 
     def unit_stem(self, writer: Writer, first: int, last: int) -> str:
         """Name, without suffix, of the sealed file that holds the tails `first` to `last`."""

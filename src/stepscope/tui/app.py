@@ -19,11 +19,12 @@ from textual.widget import Widget
 from stepscope.alerts.user_requests import ask
 from stepscope.core.errors import StepscopeError
 from stepscope.tui.draw_alerts import listed
-from stepscope.tui.draw_ranks import is_grouped, lines_of
+from stepscope.tui.draw_ranks import is_grouped
 from stepscope.tui.frame import Frame, ViewOptions
 from stepscope.tui.reading import SECONDS, command, environment, opened
 from stepscope.tui.saving import save
 from stepscope.tui.screen import draw, views
+from stepscope.tui.selection import FAR, console_rank, moved, next_rank
 from stepscope.tui.theme import style_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", "quit", priority=True),
         Binding("tab", "next", "next view", priority=True),
         Binding("shift+tab", "next(-1)", "view before", priority=True),
-        *(Binding(str(number), f"go({number})", "view") for number in range(1, 6)),
+        *(Binding(str(number), f"go({number})", "view") for number in range(1, 7)),
         Binding("slash", "pick", "choose metrics"),
         Binding("s", "save", "save"),
         Binding("r", "reset", "reset history"),
@@ -96,6 +97,11 @@ class TopApp(App[None]):
         Binding("up,k", "move(-1)", "up"),
         Binding("pagedown", "move(10)", "page down"),
         Binding("pageup", "move(-10)", "page up"),
+        Binding("right", "rank(1)", "next rank"),
+        Binding("left", "rank(-1)", "rank before"),
+        Binding("enter", "console", "its console"),
+        Binding("home", f"move({-FAR})", "first"),
+        Binding("end", f"move({FAR})", "last"),
         Binding("escape", "home", "back"),
     ]
 
@@ -158,11 +164,14 @@ class TopApp(App[None]):
         self.call_after_refresh(self.draw)
 
     def _tick(self) -> None:
-        if not self.options.paused:
-            try:
+        paused, rank = self.options.paused, self.options.rank
+        try:
+            if not paused:
                 self.feed.poll()
-            except (StepscopeError, OSError) as error:
-                self.feed.scene.note = str(error)
+            if self.options.view == "console" and not (paused and self.feed.scene.console.is_of(rank)):
+                self.feed.follow_console(rank)
+        except (StepscopeError, OSError) as error:
+            self.feed.scene.note = str(error)
         asked = self.feed.wanted() if self._reader is None else None
         if asked is not None:
             self.run_worker(self._read(self.feed, asked), exit_on_error=False)
@@ -206,7 +215,7 @@ class TopApp(App[None]):
             self.feed.close()
             self.feed = found
             view = self.options.view if self.options.view in views(found.scene) else views(found.scene)[0]
-            self.options = replace(self.options, view=view, scroll=0, chosen=0)
+            self.options = replace(self.options, view=view, scroll=0, chosen=0, rank=None, newest=None)
             self._tick()
 
     def say(self, text: str) -> None:
@@ -242,6 +251,8 @@ class TopApp(App[None]):
         self.options = replace(self.options, view=view, scroll=0)
         if view == "alerts" and self._diagnosed is not self.feed:
             self.action_diagnose()
+        if view == "console":
+            self._tick()
         self.draw()
 
     def action_diagnose(self) -> None:
@@ -253,14 +264,7 @@ class TopApp(App[None]):
 
     def action_move(self, by: int) -> None:
         """Scroll, or select an alert, rank or node."""
-        if self.options.view == "alerts":
-            most = max(0, len(listed(self.feed.scene)) - 1)
-            self.options = replace(self.options, chosen=max(0, min(most, self.options.chosen + by)))
-        elif self.options.view == "ranks":
-            most = max(0, lines_of(self.feed.scene, self.options) - 1)
-            self.options = replace(self.options, line=max(0, min(most, self.options.line + by)))
-        else:
-            self.options = replace(self.options, scroll=max(0, self.options.scroll + by))
+        self.options = moved(self.feed.scene, self.options, by)
         self.draw()
 
     def action_group(self) -> None:
@@ -268,6 +272,20 @@ class TopApp(App[None]):
         if self.options.view == "ranks":
             self.options = replace(self.options, grouped=not is_grouped(self.feed.scene, self.options), line=0)
             self.draw()
+
+    def action_rank(self, by: int) -> None:
+        """Show the console of the next rank, or that of all before the first."""
+        if self.options.view == "console":
+            self._show_console(next_rank(self.feed.scene, self.options.rank, by))
+
+    def action_console(self) -> None:
+        """Show the console of the selected rank, or of the rank of the selected alert."""
+        if self.options.view in {"ranks", "alerts"}:
+            self._show_console(console_rank(self.feed.scene, self.options))
+
+    def _show_console(self, rank: int | None) -> None:
+        self.options = replace(self.options, rank=rank, newest=None)
+        self._go("console")
 
     def action_home(self) -> None:
         """Go back to the first view."""

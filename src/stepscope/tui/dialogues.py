@@ -113,7 +113,7 @@ Pick OptionList, Pick OptionList:focus { border: none; height: 1fr; padding: 0; 
 
 KEYS = (
     ("q", "quit"),
-    ("tab, 1 to 5", "next view, a view by its number; or click it"),
+    ("tab, 1 to 6", "next view, a view by its number; or click it"),
     ("/", "choose which metrics have a graph"),
     ("l", "scale: automatic, logarithmic, linear"),
     ("s", "save the screen's data as JSON and CSV to this folder"),
@@ -121,7 +121,10 @@ KEYS = (
     ("d", "diagnose the run now (in Alerts)"),
     ("a", "acknowledge the chosen alert (in Alerts)"),
     ("g", "by node, or each rank (in Ranks)"),
+    ("enter", "the console of the chosen rank or alert"),
+    ("left, right", "the console of another rank (in Console)"),
     ("up, down", "scroll, choose an alert or a rank; or the wheel"),
+    ("home, end", "first or last; in Console, end follows"),
     ("space", "pause, resume"),
     ("esc", "back to the first view"),
 )

@@ -11,8 +11,13 @@ from stepscope.tui.draw_overview import MARKS, alert_line, event_line
 from stepscope.tui.frame import box
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stepscope.tui.frame import Line, ViewOptions
     from stepscope.views.terminal import TerminalScene
+
+SOURCES = "sources"
+"""Evidence of a verdict on a hang, by its source."""
 
 
 def listed(scene: TerminalScene) -> list[dict[str, Any]]:
@@ -29,7 +34,8 @@ def alerts_view(scene: TerminalScene, width: int, height: int, options: ViewOpti
     tall = max(4, min(len(rows) + 2, height // 3))
     lines = _list(scene, rows, chosen, width, tall)
     if rows:
-        lines += _detail(rows[chosen], scene, width, max(4, min(8, height // 4)))
+        tall = height // 2 if rows[chosen]["evidence"].get(SOURCES) else min(8, height // 4)
+        lines += _detail(rows[chosen], scene, width, max(4, tall))
     room = height - len(lines)
     lines += _diagnosis(scene, width, room - 4 if room >= 9 else room)
     room = height - len(lines)
@@ -61,11 +67,22 @@ def _detail(row: dict[str, Any], scene: TerminalScene, width: int, height: int) 
     lines: list[Line] = [[(f" {text}", "")] for text in textwrap.wrap(plain(row["text"]), inner)]
     remedy = f"→ {plain(row['remedy'])}" if row["remedy"] else ""
     lines += [[(f" {text}", "good")] for text in textwrap.wrap(remedy, inner)]
-    known = {key: value for key, value in row["evidence"].items() if value is not None}
+    lines += [[(f" {text}", "")] for text in _sources(row["evidence"].get(SOURCES), inner)]
+    known = {key: value for key, value in row["evidence"].items() if value is not None and key != SOURCES}
     evidence = ", ".join(f"{plain(key, 40)} {_fact(value)}" for key, value in known.items())
     lines += [[(f" {text}", "dim")] for text in textwrap.wrap(evidence, inner)]
     _, style = MARKS.get(row["severity"], ("", "dim"))
     return box([(plain(row["rule"], 60), style)], lines, width, min(height, len(lines) + 2), [(about, "dim")])
+
+
+def _sources(shown: Any, width: int) -> Iterator[str]:
+    """Yield what each source of a verdict on a hang shows."""
+    for name, sentences in shown.items() if isinstance(shown, dict) else ():
+        label = f"{plain(name, 20).replace('_', ' ')}: "
+        for sentence in sentences if isinstance(sentences, list) else ():
+            rest = " " * len(label)
+            yield from textwrap.wrap(plain(sentence), width, initial_indent=label, subsequent_indent=rest)
+            label = rest
 
 
 def _fact(value: Any) -> str:

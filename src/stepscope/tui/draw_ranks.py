@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from stepscope.core.node_names import short_node
@@ -30,6 +31,8 @@ WIDE, WIDER = 110, 150
 """Columns from which on the selected rank stands beside the list of nodes, and of ranks."""
 ASIDE = 46
 """Columns of the selected rank there."""
+MOST_LINES = 3
+"""Lines of the verdict on a hang."""
 
 
 def heat_of(late: float | None, usual: float) -> str:
@@ -50,22 +53,48 @@ def lines_of(scene: TerminalScene, options: ViewOptions) -> int:
     return len({rank.node for rank in scene.ranks.values()} if is_grouped(scene, options) else scene.ranks)
 
 
+def selected_rank(scene: TerminalScene, options: ViewOptions) -> int | None:
+    """Return the rank that is selected: of a node, its worst."""
+    if not scene.ranks:
+        return None
+    line = min(options.line, lines_of(scene, options) - 1)
+    return _selected(rank_scene(scene.ranks.values()), line, grouped=is_grouped(scene, options)).rank.rank
+
+
+def _selected(shown: RankScene, line: int, *, grouped: bool) -> RankLateness:
+    return list(shown.nodes().values())[line][0] if grouped else shown.ranks[line]
+
+
 def ranks_view(scene: TerminalScene, width: int, height: int, options: ViewOptions) -> list[Line]:
     """Return the view: a sentence, the list, and the phases of the selected rank beside those of the median rank."""
     if not scene.ranks:
         return box([("ranks", "title")], [[(" no rank has written yet", "dim")]], width, height)
     shown = rank_scene(scene.ranks.values())
-    top: Line = [(" ", ""), (cut(sentence(shown), width - 2), "bad" if late_ranks(shown) else "")]
+    top = _top(scene, shown, width)
     chosen = min(options.line, lines_of(scene, options) - 1)
     grouped = is_grouped(scene, options)
-    selected = list(shown.nodes().values())[chosen][0] if grouped else shown.ranks[chosen]
-    room = height - 1
+    selected = _selected(shown, chosen, grouped=grouped)
+    room = height - len(top)
     if width >= (WIDE if grouped else WIDER):
         listed = list_box(shown, width - ASIDE, room, chosen, grouped=grouped)
-        return [top, *beside([listed, rank_box(selected, shown, ASIDE, room)])]
+        return [*top, *beside([listed, rank_box(selected, shown, ASIDE, room)])]
     low = min(len(shown.phases) + 4, room // 2) if room >= 12 else 0
     listed = list_box(shown, width, room - low, chosen, grouped=grouped)
-    return [top, *listed, *(rank_box(selected, shown, width, low) if low else [])]
+    return [*top, *listed, *(rank_box(selected, shown, width, low) if low else [])]
+
+
+def _top(scene: TerminalScene, shown: RankScene, width: int) -> list[Line]:
+    """Return why the ranks hang, otherwise the sentence about them."""
+    hang = next((row["text"] for row in scene.firing() if row["evidence"].get("verdict")), "")
+    lines = textwrap.wrap(plain(hang), width - 2, max_lines=MOST_LINES, placeholder=" …")
+    if lines:
+        return [[(" ", ""), (line, "bad")] for line in lines]
+    return [[(" ", ""), (cut(sentence(shown), width - 2), "bad" if needs_attention(shown) else "")]]
+
+
+def needs_attention(shown: RankScene) -> bool:
+    """Return whether a rank is late, hangs or ended badly."""
+    return bool(late_ranks(shown)) or any(not row.is_well for row in shown.ranks)
 
 
 def late_ranks(shown: RankScene) -> list[RankLateness]:
@@ -79,17 +108,20 @@ def sentence(shown: RankScene) -> str:
     """Return how many ranks there are and which of them needs attention."""
     nodes = len(shown.nodes())
     parts = [format_items(len(shown.ranks), "rank") + (f" on {format_items(nodes, 'node')}" if nodes > 1 else "")]
+    blamed = [row.rank for row in shown.ranks if row.rank.blame]
+    parts += [f"rank {rank.rank} on {plain(short_node(rank.node), 40)} {rank.blame}" for rank in blamed[:2]]
     bad = [row for row in shown.ranks if not row.is_well]
-    if bad and len(bad) < len(shown.ranks):
+    if bad and not blamed:
+        state = plain(bad[0].rank.state, 20)
         more = f" and {len(bad) - 1} more are" if len(bad) > 1 else " is"
-        parts.append(f"rank {bad[0].rank.rank}{more} {plain(bad[0].rank.state, 20)}")
+        parts.append(f"all are {state}" if len(bad) == len(shown.ranks) else f"rank {bad[0].rank.rank}{more} {state}")
     late = late_ranks(shown)
     if late:
         where = f" on {plain(short_node(late[0].rank.node), 40)}" if nodes > 1 else ""
         text = f"rank {late[0].rank.rank}{where} is late by {format_value(late[0].late, 'seconds')} of"
         text += f" {format_value(shown.usual, 'seconds')}"
         parts.append(text + (f", most of it in {plain(late[0].slowest, 30)}" if late[0].slowest else ""))
-    elif len(shown.ranks) > 1 and shown.usual:
+    elif len(shown.ranks) > 1 and shown.usual and not bad:
         parts.append("no rank is late")
     return "; ".join(parts)
 

@@ -75,6 +75,9 @@ class SceneFeed:
     def ask_diagnosis(self) -> None:
         """Request a diagnosis."""
 
+    def follow_console(self, rank: int | None) -> None:
+        """Read new lines of the console of a rank, or of all; called at each refresh while they are shown."""
+
 
 class MachineFeed(SceneFeed):
     """A machine on the dashboard; `scene` is the data to draw."""

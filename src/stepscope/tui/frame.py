@@ -33,6 +33,10 @@ class ViewOptions:
     """Index of the selected rank or node."""
     grouped: bool | None = None
     """Whether the ranks are shown by node; None: if there are many."""
+    rank: int | None = None
+    """The rank whose console is shown; None: all."""
+    newest: int | None = None
+    """The number after that of the last line of the console that is shown; None: follow the newest."""
     paused: bool = False
     hint: str = ""
     """An extra line above the keys; empty: no line."""

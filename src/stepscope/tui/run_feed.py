@@ -11,6 +11,9 @@ import numpy as np
 from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import unit_of
+from stepscope.sources.hang import STANDING
+from stepscope.sources.rank_blame import HANGS, hanging_ranks
+from stepscope.store.console import read_console
 from stepscope.store.events import read_events
 from stepscope.store.following import TailFollower
 from stepscope.store.layout import RunFolder
@@ -27,10 +30,11 @@ from stepscope.views.rates import StepTotals
 from stepscope.views.run_card import status
 from stepscope.views.sinks import sink_rows
 from stepscope.views.terminal import TerminalCurve, TerminalNode, TerminalRank, TerminalScene
+from stepscope.views.terminal_console import TerminalConsole
 from stepscope.views.terminal_history import History, HistoryBuckets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
 OWN, PHASE, PROCESS = "stepscope/", "phase/", "process/"
@@ -62,7 +66,7 @@ class RunFeed(SceneFeed):
         self._facts: dict[str, Any] = {}
         self._events = EventCount(self._folder)
         self._seen_events = -1
-        self._due = 0.0
+        self._due = self._console_due = 0.0
         self._follower = TailFollower(self._folder)
         self._sources: dict[str, str] = {}
         self._waiting: list[Points] | None = []
@@ -91,6 +95,16 @@ class RunFeed(SceneFeed):
     def ask_diagnosis(self) -> None:
         """Request a diagnosis."""
         self._wanted = request(names=self.scene.shown[:1], diagnosis=True)
+
+    def follow_console(self, rank: int | None) -> None:
+        """Read new lines of the console of a rank, or of all; called at each refresh while they are shown."""
+        console = self.scene.console
+        if console.rank != rank:
+            console = self.scene.console = TerminalConsole(rank)
+        now = self._clock()
+        if not console.is_of(rank) or now >= self._console_due:
+            console.take(read_console(self._folder, console.query()))
+            self._console_due = now + STATUS_SECONDS
 
     def reset(self) -> None:
         """Clear all graphs; they restart with the next point."""
@@ -251,7 +265,12 @@ class RunFeed(SceneFeed):
             found, _ = read_events(self._folder)
             scene.alerts = alerts_of(found)
             scene.events = [_event(one) for one in found if one.get("kind") not in QUIET][-EVENTS:]
+            self._blame(hanging_ranks(found, newest))
             self._read_machines()
+
+    def _blame(self, hanging: Collection[int]) -> None:
+        for number, rank in self.scene.ranks.items():
+            rank.blame = HANGS if number in hanging and rank.state in STANDING else ""
 
     def _read_machines(self) -> None:
         machines, _ = read_machines(self._folder)

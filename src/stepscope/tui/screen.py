@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.numbers import format_value
 from stepscope.core.terminal_text import cut, plain, width_of
 from stepscope.tui.draw_alerts import alerts_view
+from stepscope.tui.draw_console import console_view
 from stepscope.tui.draw_graphs import metrics_view
 from stepscope.tui.draw_machine import machine_view
 from stepscope.tui.draw_overview import overview
@@ -26,6 +27,7 @@ DRAWN = {
     "machine": machine_view,
     "ranks": ranks_view,
     "alerts": alerts_view,
+    "console": console_view,
 }
 STALE_SECONDS = 5.0
 KEYS = (

@@ -47,7 +47,7 @@ MOST_BYTES = 1 << 24
 
 def event_list(past: Past, kind: str | None = None, limit: int = 500) -> dict[str, Any]:
     """Return the newest events ordered by time, each with a line that describes it."""
-    from stepscope.sources.clocks import true_events  # imports NumPy: a training that ends only counts its events
+    from stepscope.sources.clocks import true_events  # NumPy and DuckDB: the card at a program's end needs neither
 
     found = [one for one in true_events(past) if (one.get("kind") == kind if kind else one.get("kind") not in QUIET)]
     return {"total": len(found), "events": [_event(one) for one in found[-limit:]]}

@@ -19,6 +19,7 @@ from stepscope.core.vocabulary import canonical, unit_of
 from stepscope.sources.attempts import counts_of, nodes_of
 from stepscope.sources.clocks import clock_offsets, true_events
 from stepscope.sources.first_error import first_error_of
+from stepscope.sources.hang import recorded_verdict
 from stepscope.store.curves import MOST_POINTS
 from stepscope.store.layout import RunFolder
 from stepscope.store.machine import declared
@@ -29,6 +30,8 @@ from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import LOST_AFTER, NodeState, read_nodes
 from stepscope.views.buckets import buckets_of
 from stepscope.views.event_list import QUIET, last_texts, line_of
+from stepscope.views.nodes import DEFINITION as NODES
+from stepscope.views.nodes import nodes_view
 from stepscope.views.pace import SAMPLES, STEP, pace_of
 from stepscope.views.rates import DEFINITIONS as RATES
 from stepscope.views.rates import rates
@@ -79,6 +82,7 @@ DEFINITIONS = {
     "p95": "95th percentile over the steps that have the phase",
     **RATES,
     "clocks": "seconds by which a node's clock is ahead of that of the node with rank 0; times are corrected by it",
+    "nodes": NODES,
     "cost_ratio": "time of a log call on the training thread (sampled) * rows / duration of the run",
 }
 
@@ -98,6 +102,7 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
         "bytes": size_of(past.path),
         "points": sum(counts.values()),
         "attempts": ranks,
+        "nodes": nodes_view(past, nodes),
         "clocks": clocks.facts(clock_offsets(past)),
         "time": _step_time(past, counts, sums),
         "throughput": throughput(past, counts, sums),
@@ -107,6 +112,7 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
         "machine": machine(past, {name: sums[name] for name in sampled if name in sums}),
         "sinks": sink_rows(RunFolder(past.path)),
         "end": end(past, ranks, stands["step"]),
+        "hang": None if (verdict := recorded_verdict(past)) is None else verdict.as_dict(),
         "own_cost": own_cost(sums, nodes, stands["duration"]),
         "events": dict(Counter(str(event.get("kind", "other")) for event in past.events())),
         "problems": problems(past, counts),

@@ -7,22 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis import clocks
+from stepscope.analysis.node_fates import fate_sentence
 from stepscope.core.node_names import short_node
 from stepscope.core.numbers import format_count, format_items, format_value
 from stepscope.core.vocabulary import MEETING, phase_place
+from stepscope.sources.clocks import clock_offsets
+from stepscope.sources.fates import fates_of
+from stepscope.sources.hang import recorded_verdict
 from stepscope.sources.rank_table import LATE, RankRow, RankSheet, rank_map, rank_table
+from stepscope.views.nodes import node_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from stepscope.core.arrays import Floats
     from stepscope.store.reader import Past
 
 NODE = "node"
+ALL_KEEP_UP = "no rank is late"
 LATE_SHARE = 0.05
 """A rank is called late if it is late by this share of a step."""
 LATE_SECONDS = 1e-3
 """Seconds below which no rank is called late."""
+NAMED = 3
+"""Most ranks of one kind that the sentence names."""
 DIGITS = 3
 """Significant digits of the values of a map."""
 DEFINITIONS = {
@@ -33,12 +42,15 @@ DEFINITIONS = {
 
 
 def ranks_view(past: Past, steps: tuple[int, int] | None = None, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the ranks of the newest attempt, the worst first, their groups, and one sentence about them.
+    """Return the ranks of the newest attempt, the worst first, one sentence about them, and why they hang if they do.
 
     Figures are means per step over `steps`, by default over the newest steps.
     """
-    table = rank_table(past, steps, names)
-    rows = [_row(row, table.usual_seconds) for row in ordered(table)]
+    table, verdict = rank_table(past, steps, names), recorded_verdict(past)
+    fates, offsets = fates_of(past), clock_offsets(past)
+    notes = node_notes(fates, offsets, table.attempt)
+    alone = _exceptions(table)
+    rows = [{**_row(row, table, alone), "host_note": notes.get(row.node, "")} for row in ordered(table)]
     return {
         "attempt": table.attempt,
         "nodes": len({row.node for row in table.rows}),
@@ -46,7 +58,9 @@ def ranks_view(past: Past, steps: tuple[int, int] | None = None, names: Sequence
         "last_step": table.steps[1] if table.steps[1] >= table.steps[0] else None,
         "usual_seconds": table.usual_seconds,
         "usual_phases": dict(table.usual_phases),
-        "summary": summary(table),
+        "summary": summary(table, fate_sentence(fates, table.attempt)),
+        "hang": None if verdict is None else verdict.as_dict(),
+        "clocks": clocks.sentence(offsets),
         "definition": DEFINITIONS[table.is_own],
         "late": [row["rank"] for row in rows if row["is_late"]],
         "dimensions": dimensions(table.rows),
@@ -63,9 +77,12 @@ def sorted_rows(rows: Sequence[dict[str, Any]], sort: str = "late") -> list[dict
 
 
 def ordered(table: RankSheet) -> list[RankRow]:
-    """Return the rows, the worst first: those that need attention, then the latest."""
-    alone = _exceptions(table.rows)
-    return sorted(table.rows, key=lambda row: (row.rank not in alone, -(row.late_seconds or 0.0), row.rank))
+    """Return the rows, the worst first: the cause of a hang or a crash, those that need attention, then the latest."""
+    alone = _exceptions(table)
+    return sorted(
+        table.rows,
+        key=lambda row: (row.rank not in table.blamed, row.rank not in alone, -(row.late_seconds or 0.0), row.rank),
+    )
 
 
 def is_late(row: RankRow, usual: float | None) -> bool:
@@ -74,8 +91,8 @@ def is_late(row: RankRow, usual: float | None) -> bool:
     return usual is not None and late >= max(LATE_SECONDS, LATE_SHARE * usual)
 
 
-def summary(table: RankSheet) -> str:
-    """Return one sentence: how many ranks, how far, and which of them needs attention."""
+def summary(table: RankSheet, nodes_told: str = "") -> str:
+    """Return one sentence: how many ranks, how far, what happened to nodes, and which rank needs attention."""
     nodes = len({row.node for row in table.rows if row.node})
     parts = [format_items(len(table.rows), "rank") + (f" on {format_items(nodes, 'node')}" if nodes else "")]
     reached = [row.step for row in table.rows if row.step is not None]
@@ -83,7 +100,9 @@ def summary(table: RankSheet) -> str:
         low, high = min(reached), max(reached)
         span = f"step {format_count(high)}" if low == high else f"steps {format_count(low)} to {format_count(high)}"
         parts[0] += f", {span}"
-    return "; ".join([*parts, *_exceptional(table), _latest(table)]).rstrip("; ")
+    exceptional = [told for told in (nodes_told, *_exceptional(table)) if told]
+    late = _latest(table)
+    return "; ".join([*parts, *exceptional, *([late] if late and (late != ALL_KEEP_UP or not exceptional) else [])])
 
 
 def _latest(table: RankSheet) -> str:
@@ -93,7 +112,7 @@ def _latest(table: RankSheet) -> str:
         return "" if len(table.rows) < 2 else "no step times were recorded"
     worst = max(known, key=lambda row: (row.late_seconds or 0.0, -row.rank))
     if not is_late(worst, usual):
-        return "no rank is late"
+        return ALL_KEEP_UP
     text = f"{named(worst)} is late by {format_value(worst.late_seconds, 'seconds')}"
     text += f" in a step of {format_value(worst.step_seconds or usual, 'seconds')}"
     others = sum(is_late(row, usual) for row in known) - 1
@@ -106,23 +125,31 @@ def named(row: RankRow) -> str:
     return f"rank {row.rank} on {short_node(row.node)}" if row.node else f"rank {row.rank}"
 
 
-def _exceptions(rows: Iterable[RankRow]) -> set[int]:
-    """Return the ranks that need attention while most others do not."""
-    every = list(rows)
-    bad = {row.rank for row in every if not row.is_well}
-    return bad if len(bad) <= len(every) // 2 else {row.rank for row in every if row.stall}
+def _exceptions(table: RankSheet) -> set[int]:
+    """Return the ranks that need attention: the cause of a hang or a crash, and those in a state of their own."""
+    states = Counter(_standing(row) for row in table.rows if not row.is_well)
+    most = len(table.rows) // 2
+    rare = {row.rank for row in table.rows if not row.is_well and states[_standing(row)] <= most}
+    return {*table.blamed, *rare}
+
+
+def _standing(row: RankRow) -> str:
+    return row.stall or row.state
 
 
 def _exceptional(table: RankSheet) -> list[str]:
-    states = Counter(row.stall or row.state for row in table.rows if not row.is_well)
-    found = []
-    for state, number in states.most_common(3):
+    """Return who is the cause, and how many ranks are in which bad state."""
+    found = [f"{named(row)} {table.blamed[row.rank]}" for row in table.rows if row.rank in table.blamed][:NAMED]
+    states = Counter(_standing(row) for row in table.rows if not row.is_well)
+    for state, number in sorted(states.items(), key=lambda pair: pair[1])[:3]:
+        some = [row for row in table.rows if not row.is_well and _standing(row) == state]
+        verb = state if state == "failed" else f"{'is' if number == 1 else 'are'} {state}"
         if number == len(table.rows):
-            found.append(f"all are {state}" if number > 1 else f"it is {state}")
-            continue
-        some = [row for row in table.rows if (row.stall or row.state) == state and not row.is_well]
-        who = ", ".join(named(row) for row in some[:3]) + (f" and {number - 3} more" if number > 3 else "")
-        found.append(f"{who} {'is' if number == 1 else 'are'} {state}")
+            found.append(f"all {verb}" if number > 1 else f"it {verb}")
+        elif number > NAMED:
+            found.append(f"{format_items(number, 'rank')} {verb}")
+        elif {row.rank for row in some} - table.blamed.keys():
+            found.append(f"{', '.join(named(row) for row in some)} {verb}")
     return found
 
 
@@ -163,8 +190,8 @@ def groups(rows: Sequence[Mapping[str, Any]], by: str) -> list[dict[str, Any]]:
     ]
 
 
-def _row(row: RankRow, usual: float | None) -> dict[str, Any]:
-    place = row.place
+def _row(row: RankRow, table: RankSheet, alone: Collection[int]) -> dict[str, Any]:
+    place, late = row.place, is_late(row, table.usual_seconds)
     return {
         "rank": row.rank,
         "node": row.node,
@@ -173,7 +200,9 @@ def _row(row: RankRow, usual: float | None) -> dict[str, Any]:
         "stall": row.stall,
         "cause": row.cause,
         "is_well": row.is_well,
-        "is_late": is_late(row, usual),
+        "is_late": late,
+        "blame": table.blamed.get(row.rank, ""),
+        "is_notable": late or row.rank in alone,
         "step": row.step,
         "behind_steps": row.behind_steps,
         "behind_seconds": row.behind_seconds,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.compare.quantity import is_score
 from stepscope.core.vocabulary import MEETING, canonical, phase_place
+from stepscope.views.terminal_console import TerminalConsole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -109,6 +110,8 @@ class TerminalRank:
     phases: dict[str, deque[float]] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
     """Newest samples of its process: memory_bytes, cpu_ratio and so on."""
+    blame: str = ""
+    """What it did if it is the cause of a hang, in words."""
 
     @property
     def step_seconds(self) -> float | None:
@@ -153,6 +156,7 @@ class TerminalScene:
     sinks: list[dict[str, Any]] = field(default_factory=list)
     """Rows of `sink_rows`."""
     diagnosis: dict[str, Any] | None = None
+    console: TerminalConsole = field(default_factory=TerminalConsole)
 
     @property
     def moment(self) -> float:

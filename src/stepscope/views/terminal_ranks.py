@@ -92,7 +92,7 @@ def rank_scene(ranks: Iterable[TerminalRank]) -> RankScene:
     lasted = [seconds for rank in every if (seconds := rank.step_seconds) is not None]
     is_own = all(rank.own_seconds is not None for rank in every)
     alone = sum(not row.is_well for row in rows) <= len(rows) // 2
-    rows.sort(key=lambda row: (row.is_well or not alone, -(row.late or 0.0), row.rank.rank))
+    rows.sort(key=lambda row: (not row.rank.blame, row.is_well or not alone, -(row.late or 0.0), row.rank.rank))
     return RankScene(rows, median(lasted) if lasted else 0.0, usual, is_own)
 
 

@@ -39,6 +39,8 @@ NAP, FEW = 0.004, 1024
 """Seconds to let lines gather after a read of few bytes: a wake-up costs the program more than a line does."""
 MOST_WAITING = 8 << 20
 """Bytes that may wait for the run's disk; more is handed on but not kept."""
+PROGRAM = 0
+"""The descriptor that means the rank's process, as `spawn.start_detached` gives it; another file on old systems."""
 LOOK_EVERY = 0.2
 """Seconds between two looks at the size of the terminal."""
 SETTLE = 0.4
@@ -113,7 +115,7 @@ class HandedOnStream(threading.Thread):
         """Read `source` and write `target`, both open files; a byte into `ended` says that this is over."""
         super().__init__(name=f"console-{name or 'both'}", daemon=True)
         self._stream, self._source, self._target, self._keep, self._ended = name, source, target, keep, ended
-        self._is_busy = False
+        self._is_busy = self._is_over = False
         self.is_refused = False
         """Whether the reader of the output has gone: the program must learn that."""
         self.is_terminal = os.isatty(target)
@@ -142,22 +144,26 @@ class HandedOnStream(threading.Thread):
                 if len(data) < FEW:
                     time.sleep(NAP)
         finally:
-            self._is_busy = False
+            self._is_over = True
             os.write(self._ended, b"e")
 
     def is_drained(self) -> bool:
         """Return whether everything printed so far was handed on."""
+        if self._is_over:  # a source that has ended can always be read
+            return True
         waiting = select.select([self._source], [], [], 0)[0]  # before the flag: it is set before the source is read
         return not waiting and not self._is_busy
 
     def follow_size(self) -> None:
-        """Give the program's terminal the size that the real one has now."""
+        """Give the program's terminal the size that the real one has now, and say so: it may have looked too early."""
         if not self.is_terminal:
             return
         with contextlib.suppress(OSError):  # one of them has gone
             size = fcntl.ioctl(self._target, termios.TIOCGWINSZ, bytes(8))
             if size != fcntl.ioctl(self._source, termios.TIOCGWINSZ, bytes(8)):
                 fcntl.ioctl(self._source, termios.TIOCSWINSZ, size)
+                if hasattr(signal, "pidfd_send_signal"):
+                    signal.pidfd_send_signal(PROGRAM, signal.SIGWINCH)
 
     def _read(self) -> bytes:
         try:

@@ -12,6 +12,8 @@ class ShownRank(Response):
     node: str
     host: str
     """The node's name for people."""
+    host_note: str
+    """How the node came or went, and by how much its clock is wrong; "" for most nodes."""
     state: str
     stall: str
     """"", stalled or hung."""
@@ -19,6 +21,10 @@ class ShownRank(Response):
     is_well: bool
     """Whether it runs, or ended as it should."""
     is_late: bool
+    blame: str
+    """What it did if it is the cause of a hang or of the end, as in "failed first"; else empty."""
+    is_notable: bool
+    """Whether it needs attention: it is late, the cause of a hang or a crash, or in another state than most."""
     step: int | None
     behind_steps: int | None
     behind_seconds: float | None
@@ -40,6 +46,22 @@ class ShownRank(Response):
     coordinates: dict[str, int]
 
 
+class HangFacts(Response):
+    """Why the ranks stand still."""
+
+    kind: str
+    ranks: list[int]
+    """The cause."""
+    waiting: list[int]
+    """The ranks that wait for them."""
+    text: str
+    evidence: dict[str, list[str]]
+    """Sentences by source: steps, stacks, flight_recorder, ras."""
+    remedy: str
+    confidence: float
+    """From 0 to 1."""
+
+
 class Ranks(Response):
     """The ranks of the newest attempt, the worst first."""
 
@@ -51,6 +73,10 @@ class Ranks(Response):
     """Step time of the median rank."""
     usual_phases: dict[str, float]
     summary: str
+    hang: HangFacts | None
+    """None while the ranks move."""
+    clocks: str
+    """By how much the clocks of the nodes differ, in words; "" if they hardly do."""
     definition: str
     late: list[int]
     dimensions: list[str]

@@ -42,7 +42,7 @@ def _query(parameters: given.CurveParameters, *, fold: bool = False) -> Ask:
 def _console(_site: Any, asked: given.ConsoleParameters, past: Past) -> dict[str, Any]:
     ranks = None if asked.rank is None else frozenset(asked.rank)
     places = (asked.since, asked.until, asked.after, asked.last)
-    query = ConsoleQuery(ranks, asked.attempt, *places, asked.pattern, asked.level, asked.limit)
+    query = ConsoleQuery(ranks, asked.attempt, *places, pattern=asked.pattern, level=asked.level, limit=asked.limit)
     return printed_lines(past, query, asked.step)
 
 

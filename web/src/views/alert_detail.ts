@@ -11,6 +11,7 @@ import type { RunModel } from "../run.ts";
 import { coded, empty, severityMark } from "../widgets.ts";
 import { stateWord } from "./alert_order.ts";
 import { consoleAt } from "./console_link.ts";
+import { hangEvidence } from "./hang.ts";
 
 export type Order = (alert: AlertRow, action: "ack" | "silence", seconds: number) => void;
 
@@ -19,6 +20,9 @@ const SILENCES: [string, number][] = [
   ["1 hour", 3600],
   ["1 day", 86400],
 ];
+
+/** Evidence with a place of its own. */
+const ELSEWHERE = new Set(["step", "rank", "sources"]);
 
 /** Return a value of the evidence if it is a number. */
 function numeric(found: unknown): number | null {
@@ -73,6 +77,7 @@ export class Detail {
       ),
       h("p", { class: "alert-said" }, alert.text),
       alert.remedy ? h("p", { class: "alert-remedy" }, h("strong", {}, "What to do: "), coded(alert.remedy)) : null,
+      hangEvidence(alert.evidence.sources),
       this.buttons(alert),
       this.chart(alert),
       this.facts(alert),
@@ -143,7 +148,7 @@ export class Detail {
       ["step", alert.step === null ? ABSENT : count(alert.step)],
       ["rank", alert.rank === null ? "all ranks, or the machine" : String(alert.rank)],
       ...Object.entries(evidence)
-        .filter(([key, found]) => found !== null && found !== "" && key !== "step" && key !== "rank")
+        .filter(([key, found]) => found !== null && found !== "" && !ELSEWHERE.has(key))
         .map(([key, found]): [string, string] => [
           key,
           shown(found, key === "value" || key === "threshold" ? unit : ""),

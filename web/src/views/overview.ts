@@ -15,7 +15,7 @@ import type { Place } from "../router.ts";
 import type { RunModel } from "../run.ts";
 import { type Mounted, type Page, runOf, type View } from "../view.ts";
 import { card, failure, phaseBar, severityMark, skeleton, stateMark, table } from "../widgets.ts";
-import { stateWord } from "./alert_order.ts";
+import { byUrgency, stateWord } from "./alert_order.ts";
 import { consoleAt } from "./console_link.ts";
 import { endCard } from "./first_error.ts";
 import { configFacts, machineFacts } from "./run_facts.ts";
@@ -111,7 +111,7 @@ class OverviewView implements Mounted {
     show(this.bar.parentElement as HTMLElement, false);
     this.stops.push(
       run.head.listen(() => this.drawHead()),
-      run.live.listen({ status: (status) => this.drawProgress(status) }),
+      run.live.listen({ status: (status) => this.follow(status) }),
       run.names.listen(() => this.drawCharts()),
       run.events.listen(() => this.mark()),
     );
@@ -122,6 +122,11 @@ class OverviewView implements Mounted {
     if (run.live.status) this.drawProgress(run.live.status);
     run.attentive = true;
     run.head.refresh();
+  }
+
+  private follow(status: RunStatus): void {
+    this.drawProgress(status);
+    this.drawAlerts(); // what an alert's state is called depends on that of the run
   }
 
   private async askDiagnosis(): Promise<Diagnosis> {
@@ -298,8 +303,8 @@ class OverviewView implements Mounted {
   private drawAlerts(): void {
     const found = this.run.alerts.value?.alerts ?? [];
     const open = found.filter((one) => one.state !== "resolved");
-    const shown = (open.length ? open : found).slice(0, 5);
-    redraw(this.alerts, shown, () =>
+    const shown = (open.length ? byUrgency(open) : found).slice(0, 5);
+    redraw(this.alerts, [shown, this.run.live.status?.state], () =>
       shown.length ? shown.map((one) => this.alert(one)) : h("li", { class: "soft" }, "No alerts."),
     );
   }

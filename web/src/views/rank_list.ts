@@ -25,7 +25,7 @@ const time = (seconds: number | null): string => (seconds === null ? ABSENT : du
 
 const COLUMNS: RankColumn[] = [
   { key: "rank", title: "rank", num: true, sort: (row) => row.rank, cell: (row) => h("strong", {}, row.rank) },
-  { key: "host", title: "host", num: false, sort: (row) => row.host, cell: (row) => row.host },
+  { key: "host", title: "host", num: false, sort: (row) => row.host, cell: host },
   { key: "place", title: "place", num: false, sort: coordinates, cell: coordinates },
   {
     key: "state",
@@ -96,6 +96,10 @@ const COLUMNS: RankColumn[] = [
           ),
   },
 ];
+
+function host(row: ShownRank): Child {
+  return row.host_note ? h("span", { class: "noted", title: row.host_note }, row.host) : row.host;
+}
 
 function lateness(row: ShownRank, usual: number): Child {
   if (row.late_seconds === null) return ABSENT;

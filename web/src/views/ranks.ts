@@ -4,10 +4,12 @@ import "./ranks.css";
 import { json, type RankHeat, type Ranks, reason } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import { capital, count } from "../format.ts";
+import { redraw } from "../redraw.ts";
 import type { Place } from "../router.ts";
 import type { RunModel } from "../run.ts";
 import type { Mounted, Page, View } from "../view.ts";
 import { empty, failure, field, segmented, skeleton } from "../widgets.ts";
+import { hangCard, standings } from "./hang.ts";
 import { RankList } from "./rank_list.ts";
 import { type Cell, RankMapChart } from "./rank_map.ts";
 import { BY_RANK, grouped, type RankGroup, WORST } from "./rank_order.ts";
@@ -22,6 +24,7 @@ const PAUSE_MS = 120;
 class RanksView implements Mounted {
   private readonly tools = h("div", { class: "toolbar" });
   private readonly summary = h("p", { class: "rank-summary", attrs: { role: "status" } });
+  private readonly hang = h("div");
   private readonly panel = h("aside", { class: "card rank-panel", attrs: { "aria-label": "Steps of one rank" } });
   private readonly middle: HTMLElement;
   private readonly map: RankMapChart;
@@ -36,6 +39,7 @@ class RanksView implements Mounted {
   private took = 0;
   private busy = false;
   private seen: number | null = null;
+  private standings: number | null = null;
   private timer = 0;
   private panelAsked = 0;
   private stopped = false;
@@ -50,7 +54,7 @@ class RanksView implements Mounted {
     this.map = new RankMapChart({ select: (cell) => this.select(cell), zoom: (steps) => run.link.setRange(steps) });
     this.list = new RankList((rank) => this.select({ rank, bucket: this.worstBucket(rank) }));
     this.middle = h("div", { class: "rank-middle" }, this.map.element, this.panel);
-    fill(root, this.tools, this.summary, this.middle, this.note, this.list.element);
+    fill(root, this.tools, this.hang, this.summary, this.middle, this.note, this.list.element);
     fill(this.panel, skeleton(6));
     show(this.list.element, false);
     this.drawTools();
@@ -58,6 +62,7 @@ class RanksView implements Mounted {
     this.stops = [
       run.live.listen({ status: (status) => this.follow(status.step), reset: () => void this.load() }),
       run.names.listen(() => this.drawTools()),
+      run.events.listen(() => this.heard(standings(run.events.value?.events ?? []))),
       run.link.onRange(() => void this.load()),
     ];
   }
@@ -96,6 +101,12 @@ class RanksView implements Mounted {
     void this.load();
   }
 
+  /** Load again if ranks stand still, go on or end: then no step brings the news. */
+  private heard(standings: number): void {
+    if (this.standings !== null && standings !== this.standings) void this.load();
+    this.standings = standings;
+  }
+
   private async load(): Promise<void> {
     if (this.busy) {
       this.asked = -Infinity; // as soon as the status comes again
@@ -127,7 +138,7 @@ class RanksView implements Mounted {
   }
 
   private again(): void {
-    fill(this.root, this.tools, this.summary, this.middle, this.note, this.list.element);
+    fill(this.root, this.tools, this.hang, this.summary, this.middle, this.note, this.list.element);
     void this.load();
   }
 
@@ -138,12 +149,15 @@ class RanksView implements Mounted {
       fill(this.root, empty(ranks.rows.length ? "This run has one rank" : "No rank has written yet", text));
       return;
     }
-    if (!this.tools.isConnected) fill(this.root, this.tools, this.summary, this.middle, this.note, this.list.element);
+    if (!this.tools.isConnected)
+      fill(this.root, this.tools, this.hang, this.summary, this.middle, this.note, this.list.element);
+    redraw(this.hang, ranks.hang, () => (ranks.hang ? hangCard(ranks.hang) : null));
     setText(this.summary, capital(ranks.summary));
     this.summary.classList.toggle("bad", ranks.late.length > 0);
     const span =
       ranks.last_step === null ? "" : `Rows: means of steps ${count(ranks.first_step)} to ${count(ranks.last_step)}. `;
-    setText(this.note, `${span}${capital(ranks.definition)}.`);
+    const clocks = ranks.clocks && ` Clocks: ${ranks.clocks}.`;
+    setText(this.note, `${span}${capital(ranks.definition)}.${clocks}`);
     this.drawTools();
     this.drawMap();
     show(this.list.element, true);

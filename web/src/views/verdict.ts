@@ -5,6 +5,7 @@ import type { Range } from "../chart_link.ts";
 import { type Child, h } from "../dom.ts";
 import { capital, count, duration, share } from "../format.ts";
 import { coded, severityMark, stateMark, toneOf } from "../widgets.ts";
+import { hangEvidence } from "./hang.ts";
 
 const GRAVE: Record<string, string> = { critical: "critical", error: "critical", warning: "warning" };
 const MOST = 5;
@@ -73,6 +74,7 @@ function main(one: FindingRow, link: (range: Range) => string): Child {
   ].filter(Boolean);
   return [
     h("h2", {}, coded(capital(one.text))),
+    hangEvidence(one.evidence.sources),
     one.remedy ? h("p", { class: "next" }, coded(capital(one.remedy))) : null,
     facts.length || rangeOf(one)
       ? h(

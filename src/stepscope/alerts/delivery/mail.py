@@ -6,6 +6,7 @@ Mail programs drop style sheets, so each element carries its own style. Colours 
 from __future__ import annotations
 
 from html import escape
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from stepscope.alerts.delivery.message import MOST_SHOWN, count_by_rule, describe_alert, footer_of
@@ -26,7 +27,7 @@ def mail_of(message: Message) -> str:
         parts.append(f"<p>and {len(rest)} more: {escape(count_by_rule(rest))}</p>")
     told = message.last_lines.shown()
     if told:
-        lines = escape("\n".join(told[1:]))
+        lines = escape(dedent("\n".join(told[1:])))  # the text of a mail is made from this, without leading blanks
         parts.append(f'<p><b>{escape(told[0])}</b></p><pre style="font-size:12px;overflow:auto">{lines}</pre>')
     run, details = map(escape, footer_of(message.subject))
     link = f'<a href="{details}">{details}</a>' if message.subject.page else details

@@ -99,11 +99,25 @@ def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> AlertTex
     reasons = (event.get(key) for key in ("why", "cause", "meaning", "reason", "error"))
     reason = next((str(each) for each in reasons if each), "")
     text = fill(rule.message, given) if rule.message else f"{event.get('kind')}: {reason}"
-    if event.get("kind") == HANG_VERDICT:  # it is a sentence already
-        text = str(event.get("text") or text)
+    if event.get("kind") == HANG_VERDICT:
+        text = str(event.get("text") or text)  # it is a sentence already
+        evidence = _of_verdict(event)
     own = event.get("remedy") or (crash_remedy(state, cause) if rule.remedy == REMEDIES["crash"] else "")
     remedy = own if isinstance(own, str) and own else fill(rule.remedy, {**spoken(event), **given})
     return AlertText(text, remedy, rule.severity, evidence)
+
+
+def _of_verdict(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a verdict on a hang rests on, without its text and remedy, which the alert has already."""
+    from stepscope.analysis.hang.spelling import who  # a training that never hangs needs none of these
+    from stepscope.analysis.hang.standing import standing_verdict
+
+    found = standing_verdict([event])
+    if found is None:
+        return {"event": event.get("kind")}
+    ranks, waiting = (who(some) if some else "" for some in (found.ranks, found.waiting))
+    facts = {"event": HANG_VERDICT, "verdict": found.kind, "cause": ranks, "waiting": waiting}
+    return {**facts, "confidence": found.confidence, "sources": dict(found.evidence)}
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
+from stepscope.analysis.hang.standing import standing_verdict
 from stepscope.core.endings import OUT_OF_MEMORY, PROBABLY_OUT_OF_MEMORY, crash_kind, end_words
 from stepscope.core.numbers import format_value
 from stepscope.core.remedies import remedy
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 
     from stepscope.analysis.diagnosis.evidence import Evidence
     from stepscope.analysis.first_error.evidence import FirstError
+    from stepscope.analysis.hang.verdict import HangVerdict
 
 CRASHED = ("failed", "killed")
+GONE = "node_gone"
+"""Kind of the finding about a job that ended because some of its ranks were taken away, or left."""
 MEMORY_SIGNS = ("out of memory", "cannot allocate memory", "can't allocate memory", "memoryerror", "outofmemoryerror")
 GPU_SIGNS = ("cuda", "hip ", "out of memory on device", "mps backend")
 """Words in such a message that point to GPU memory."""
@@ -29,7 +33,13 @@ LONG_PAUSE = 60.0
 """Minimum seconds of a pause that ended by itself for a warning."""
 BY_HAND = ("keyboardinterrupt", "sigint")
 """Words in a cause that show that a person stopped the run."""
-KINDS = {"gpu_memory": ("oom", ""), "host_memory": ("oom", "host"), "worker": ("dead_worker", "")}
+KINDS = {
+    "gpu_memory": ("oom", ""),
+    "host_memory": ("oom", "host"),
+    "worker": ("dead_worker", ""),
+    "preempted": (GONE, ""),
+    "left": (GONE, "left"),
+}
 """Kind and cause of the finding about a first error, if it is not a crash."""
 SILENT = ("killed", "lost")
 """Kinds of first errors of ranks that could not say a word."""
@@ -60,7 +70,7 @@ def _began(first: FirstError, state: str) -> Finding:
     ended = crash_kind("killed" if first.kind in SILENT else state, first.error)
     kind, cause = KINDS.get(first.kind, ("crash", ended if first.kind in (*SILENT, "exit", "native") else ""))
     followers = sum(len(other.ranks) for other in first.others)
-    text = f"the first error is that of {first.summary}"
+    text = f"{first.summary}" if kind == GONE else f"the first error is that of {first.summary}"
     if followers and first.why:
         text += f" ({first.why}; {followers} other ranks ended after it)"
     facts = {"state": state, "cause": first.error, "first_error": first.as_dict(), "step": first.step}
@@ -153,8 +163,27 @@ def _hang(evidence: Evidence) -> list[Finding]:
             first = open_since.get(rank, event)
             open_since[rank] = {**event, "time": first["time"]}
     end = max((float(event["time"]) for event in evidence.events), default=0.0)
-    found += [_stood(event, end, over=False) for event in open_since.values()]
+    still = [_stood(event, end, over=False) for event in open_since.values()]
+    verdict = standing_verdict(evidence.events)
+    found += still if verdict is None else [_judged(verdict, still)]
     return sorted(found, key=lambda one: -(one.cost_seconds or 0.0))[:3]
+
+
+def _judged(verdict: HangVerdict, still: list[Finding]) -> Finding:
+    """Return one finding for all ranks that stand still: what the watchers found out together."""
+    longest = max(still, key=lambda one: one.cost_seconds or 0.0, default=None)
+    facts = {} if longest is None else {key: longest.evidence[key] for key in ("seconds", "step", "phase")}
+    facts |= {"verdict": verdict.kind, "ranks": list(verdict.ranks), "waiting": list(verdict.waiting)}
+    return Finding(
+        "hang",
+        f"{verdict.text[:1].lower()}{verdict.text[1:].rstrip('.')}",
+        CRITICAL,
+        verdict.remedy or remedy("hang"),
+        {**facts, "sources": dict(verdict.evidence)},
+        confidence=verdict.confidence,
+        cost_seconds=None if longest is None else longest.cost_seconds,
+        rank=verdict.ranks[0] if len(verdict.ranks) == 1 else None,
+    )
 
 
 def _silence(evidence: Evidence) -> list[Finding]:

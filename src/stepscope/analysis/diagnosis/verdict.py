@@ -57,12 +57,16 @@ KINDS: dict[str, str] = {
     "overfitting": "the validation loss rises while the training loss falls",
     "dead_worker": "a data loader's worker process died",
     "hang": "the training stood still",
+    "node_gone": "some ranks were taken away or left, and the others could not go on",
     "crash": "the run ended too early",
     **grpo.KINDS,
 }
 """Every kind of finding and its meaning. The names are stable."""
 SEVERITIES = {CRITICAL: 0, WARNING: 1, INFO: 2}
-ENDED = ("oom", "dead_worker", "learning_rate", "non_finite", "hang", "exploding_gradients", "divergence", "crash")
+ENDED = (
+    *("oom", "dead_worker", "node_gone", "learning_rate", "non_finite"),
+    *("hang", "exploding_gradients", "divergence", "crash"),
+)
 """Kinds that ended or ruined a run come first, in this order: later kinds often follow from earlier ones."""
 
 HARMFUL = (

@@ -64,7 +64,7 @@ class FirstError:
     time: float | None
     kind: str
     """exception, gpu_memory, host_memory, gpu_fault, device_assert, disk_full, import, worker, native, killed, lost,
-    exit, collective, thread, handled, hang, peer, launcher or stopped."""
+    exit, collective, thread, handled, hang, peer, launcher, stopped, preempted or left."""
     summary: str
     """One sentence for people."""
     ranks: tuple[int, ...] = ()

@@ -25,6 +25,10 @@ MOST_OTHERS = 20
 FEW_SILENT, FEW_SHARE = 8, 8
 """So many ranks, or an eighth of all, may be the cause if all others waited for them."""
 DEATHS = ("killed", "lost", "exit")
+TAKEN, LEFT = "preempted", "left"
+"""Kinds of ends that are nobody's error, though the others may fail without that rank."""
+SPOKEN = ("timeout", "peer", "group")
+"""Kinds of errors that say that another rank did not answer."""
 STRENGTH = {"thread": 1, "collective": 1, HANDLED: 2}
 """Kinds of errors that are rather a consequence than others that may be one."""
 LAUNCHER = re.compile(r"^\s*rank\s+: (\d+) \(local_rank")
@@ -50,7 +54,9 @@ def first_error(evidence: ErrorEvidence) -> FirstError | None:
     ):  # all ranks catch it: it is ordinary
         second += [one for one in weak if one.kind == HANDLED]
         weak = [one for one in weak if one.kind != HANDLED]
-    choice: _Choice | None = None
+    choice = _of_taken(evidence, suspects, [*strong, *weak])
+    if choice is not None:
+        return _answer(evidence, choice, suspects)
     if strong:
         choice = _of_strong(evidence, strong, weak, second)
     elif weak:
@@ -58,6 +64,22 @@ def first_error(evidence: ErrorEvidence) -> FirstError | None:
     if choice is not None:
         return _answer(evidence, choice, suspects)
     return _of_waiting(evidence, suspects, second) if second else None
+
+
+def _of_taken(evidence: ErrorEvidence, suspects: Sequence[Suspect], others: Sequence[Suspect]) -> _Choice | None:
+    """Return the ranks that their scheduler took away while others needed them; None if that explains nothing.
+
+    `others` are the suspects that may be the cause themselves. A job that is taken away as a whole has no first error.
+    """
+    states = {end.rank: end.state for end in evidence.ends}
+    taken = [one for one in suspects if one.is_end and states.get(one.rank) == TAKEN]
+    first = min(taken, key=_when, default=None)
+    if first is None or any(not first.is_before(one) for one in others):
+        return None
+    after = [one for one in suspects if one not in taken and (one in others or one.kind in SPOKEN)]
+    own = _sharing(first, taken, SAME_END)
+    why = "the scheduler took it away before the first error of another rank"
+    return _Choice(own, 0.85, why, TAKEN) if after else None
 
 
 def _of_strong(
@@ -132,7 +154,7 @@ def _of_weak(weak: Sequence[Suspect], second: Sequence[Suspect]) -> _Choice | No
 
 def _of_waiting(evidence: ErrorEvidence, suspects: Sequence[Suspect], second: Sequence[Suspect]) -> FirstError:
     """Return what is known if every error is a consequence: a person stopped it, or a rank never came."""
-    spoken = [one for one in second if one.kind in ("timeout", "peer", "group")]
+    spoken = [one for one in second if one.kind in SPOKEN]
     if not spoken:
         chosen = [one for one in second if one.kind == "stopped"] or list(second)
         return _answer(evidence, _Choice(chosen, 0.9, "no rank has an error of its own", "stopped"), suspects)
@@ -143,6 +165,9 @@ def _of_waiting(evidence: ErrorEvidence, suspects: Sequence[Suspect], second: Se
     if not silent or len(silent) > max(FEW_SILENT, len(loud) // FEW_SHARE) or len(silent) >= len(loud):
         why = "every error says that another rank did not answer; none of them is its own cause"
         return _answer(evidence, _Choice([min(spoken, key=_when)], 0.2, why, kind), suspects)
+    if not named and set(silent) <= {end.rank for end in evidence.ends if end.state == "finished"}:
+        why = f"{ranks_text(silent)} finished, and {ranks_text(loud)} went on and got no answer"
+        return _answer(evidence, _Choice(_guesses(evidence, silent, LEFT), 0.7, why, LEFT), suspects)
     why = f"{ranks_text(loud)} reported that a peer did not answer, and {ranks_text(silent)} did not"
     return _answer(evidence, _Choice(_guesses(evidence, silent, kind), 0.7 if named else 0.5, why, "hang"), suspects)
 
@@ -151,6 +176,7 @@ def _guesses(evidence: ErrorEvidence, silent: Sequence[int], kind: str) -> list[
     """Return suspects for ranks that reported nothing."""
     end = "the others waited for it" if kind == "hang" else "the others lost it"
     text = f"reported no error {'while' if kind == 'hang' else 'before'} {end}"
+    text = "finished while the others went on" if kind == LEFT else text
     tails = {rank: tuple(line.text[:500] for line in evidence.lines.get(rank, ())[-20:]) for rank in silent}
     return [
         Suspect(rank, _node(evidence, rank), None, 0.0, WEAK, "hang", text, "", lines=tails[rank]) for rank in silent

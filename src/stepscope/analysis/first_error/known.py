@@ -42,7 +42,7 @@ FAULTS = _table(
     (
         "host_memory",
         "the memory of the machine or container ran out",
-        r"^MemoryError|\[Errno 12\]|Cannot allocate memory|can't allocate memory",
+        r"^MemoryError|\[Errno 12\]|Cannot allocate memory|can't allocate memory|std::bad_alloc",
     ),
     ("worker", "a process that loads data died", r"DataLoader worker \(pid.*(?:exited|killed)"),
     ("native", "native code failed", r"Fatal Python error: (?:Segmentation fault|Bus error|Illegal|Floating)"),
@@ -97,6 +97,7 @@ NOTHING = _table(
 
 LOUD = _table(
     WEAK,
+    ("hang", "its own watchdog stood still", r"watchdog got stuck for|Heartbeat monitor timed out"),
     ("native", "native code ended the program", r"Fatal Python error: Aborted|^terminate called|^Aborted"),
     ("native", "native code failed", r"Fatal Python error: "),
     ("thread", "a thread failed, while the program may have continued", r"^Exception in thread "),

@@ -28,16 +28,33 @@ if TYPE_CHECKING:
 COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 PREFIX = re.compile(r"^(?:\[(?:rank|default)?\d{1,6}\]: ?|\d{1,6}: |\(\w+ pid=\d+(?:, ip=[\d.]+)?\) )")
 """What torch, torchrun, srun and Ray put before each line of a rank."""
-TRACEBACK = re.compile(r"^\s*(?:[+|]\s*)*(?:Exception Group |Original )?Traceback \(most recent call last\):\s*$")
-FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)')
+TRACEBACK = re.compile(
+    r"^\s*(?:[+|]\s*)*(?:Exception Group |Original )?Traceback \(most recent call last\):\s*$"
+    r"|^\s*[╭┌+][─-]* ?Traceback \(most recent call last\) ?[─-]*[╮┐+]\s*$"  # as rich draws it
+)
+FRAME = re.compile(r'^[\s>]+File "([^"]+)", line (\d+)|^\s*[│|] (\S+):(\d+) in ')
+BOX = ("│", "╰", "└", "+--")
+"""How lines begin that rich draws around the frames."""
+GROUP = re.compile(r"^(?: {2,}[|](?: |$))")
+"""How Python begins the lines of an exception group."""
+MEMBER = re.compile(r"^\s*\+-[+-]-{3,}")
+"""What stands before each exception of a group."""
+IN_ONE_LINE = re.compile(r"Traceback \(most recent call last\):(?:\\+n)(.*)")
+"""A traceback inside a line, such as JSON, with its line feeds as `\\n`."""
+LINE_FEED = re.compile(r"\\+n")
+GLOG = re.compile(r"^\[[EFWI]\d{4} [\d:.]+ [^\]]*\] (?:\[(?:PG ID|Rank) [^\]]*\] )*\s*")
+"""What torch's C++ code puts before a message."""
 EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: ?(.*))?$")
-NAMED = re.compile(r"(?:Error|Exception|Interrupt|Exit|Empty|Full|Iteration|Timeout|Failure|Warning)$")
+NAMED = re.compile(r"(?:Error|Exception|Interrupt|Exit|Empty|Full|Iteration|Timeout|Failure|Warning|Group)$")
 CAUSE = "The above exception was the direct cause of the following exception:"
 CONTEXT = "During handling of the above exception, another exception occurred:"
 QUICK = re.compile(
-    r"[Ee]rr|rror|Fault|fault|[Tt]ime|Trace|Abort|abort|Xid|ssert|[Ss]ignal|SIG|space|quota|memory|Bus|[Cc]onn"
+    r"[Ee]rr|rror|Fault|fault|[Tt]ime|Trace|Abort|abort|Xid|ssert|[Ss]ignal|SIG|space|quota|memory|Bus|[Cc]onn|alloc"
+    r"|stuck|terminate called"
 )
 """Cheap sign that a line may matter; most lines have none of it."""
+AFTER = ("[", "Fatal Python", "Exception ignored ", "Exception in thread ")
+"""How lines begin that never continue the text of an exception."""
 HANDLED = "handled"
 """Kind of an exception that a program often catches, before it lost the others."""
 MOST_FRAMES, MORE_TEXT, MOST_CHAIN = 2000, 6, 20
@@ -108,14 +125,30 @@ def _reports(rows: Sequence[_Row]) -> Iterator[Report]:
             if found is not None and not before.startswith("Exception ignored "):
                 yield replace(found, role=WEAK) if _only_a_thread(before, found) else found
             at = end
+        elif (told := _in_one_line(row)) is not None:
+            yield told
+            at += 1
         else:
             known = meaning_of(row.text) if QUICK.search(row.text) and SIGN.search(row.text) else None
             if known is not None and known.role != NOISE and known.means not in seen:
                 seen.add(known.means)
-                link = Raised(row.text.strip())
+                link = Raised(GLOG.sub("", row.text).strip() or row.text.strip())
                 yield Report(row.line.time, row.at, row.at, (link,), *known[:3], link.text, row.line.step)
             at += 1
         before = row.text
+
+
+def _in_one_line(row: _Row) -> Report | None:
+    """Return the report of a traceback that a logger put into one line; None if there is none."""
+    if "Traceback (most" not in row.line.text:
+        return None
+    found = IN_ONE_LINE.search(row.line.text)
+    if found is None:
+        return None
+    text = found[1].replace('\\"', "\0").partition('"')[0].replace("\0", '"')  # up to the end of the quoted text
+    inner = ["", *LINE_FEED.split(text)]
+    chain, _ = _traceback([_Row(row.at, row.line, line[:MOST_TEXT]) for line in inner], 0)
+    return judged(chain, row.line.time, row.at, row.at, row.line.step)
 
 
 def _only_a_thread(before: str, report: Report) -> bool:
@@ -128,9 +161,9 @@ def _traceback(rows: Sequence[_Row], start: int) -> tuple[tuple[Raised, ...], in
     at = start
     while len(chain) < MOST_CHAIN:
         link, at = _link(rows, at + 1)
-        nested = at < len(rows) and rows[at].text.startswith("Original Traceback")
-        if nested:
-            inner, at = _link(rows, at + 1)
+        member = at < len(rows) and MEMBER.match(rows[at].text) and at + 1 < len(rows)
+        if member or (at < len(rows) and rows[at].text.startswith("Original Traceback")):
+            inner, at = _link(rows, at + (2 if member else 1))
             chain.append(inner)
         chain.append(link)
         after = at
@@ -156,11 +189,12 @@ def _link(rows: Sequence[_Row], at: int) -> tuple[Raised, int]:
     """
     place, file, after_frame = "", "", False
     for here in range(at, min(at + MOST_FRAMES, len(rows))):
-        text = rows[here].text
+        text = GROUP.sub("", rows[here].text)
         frame = FRAME.match(text)
         if frame:
-            file, place = frame[1], f"{frame[1]}:{frame[2]}"
-        if text[:1].isspace() or not text:
+            file, line = frame[1] or frame[3], frame[2] or frame[4]
+            place = f"{file}:{line}"
+        if text[:1].isspace() or not text or text.startswith((*BOX, ">")):
             after_frame = bool(text)
             continue
         if TRACEBACK.match(text) and not text.startswith("Original"):
@@ -177,7 +211,7 @@ def _more(rows: Sequence[_Row], at: int) -> tuple[str, ...]:
     """Return the lines that continue the text of an exception."""
     found: list[str] = []
     for row in rows[at : at + MORE_TEXT]:
-        if not row.text.strip() or TRACEBACK.match(row.text) or row.text.startswith(("[", "Fatal Python")):
+        if not row.text.strip() or TRACEBACK.match(row.text) or MEMBER.match(row.text) or row.text.startswith(AFTER):
             break
         found.append(row.text)
     return tuple(found)
@@ -189,7 +223,16 @@ def judged(chain: Sequence[Raised], time: float, first: int, last: int, step: in
         return None
     known = [_known(link) for link in chain]
     role, kind, means, at = _role(chain, known)
-    return Report(time, first, last, tuple(chain), role, kind, means, chain[at].text, step)
+    return Report(time, first, last, tuple(chain), role, kind, means, _telling_text(chain[at], kind), step)
+
+
+def _telling_text(link: Raised, kind: str) -> str:
+    """Return the text of an exception; if only a later line of it names the fault, with that line."""
+    faults = [one for one in FAULTS if one.kind == kind]
+    if any(one.pattern.search(link.text) for one in faults):
+        return link.text
+    named = (line for line in link.more if any(one.pattern.search(line) for one in faults))
+    return next((f"{link.name}: {line.strip()}" for line in named), link.text)
 
 
 def _known(link: Raised) -> Known | None:

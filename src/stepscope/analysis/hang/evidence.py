@@ -91,6 +91,8 @@ class HangEvidence:
     ras: RasReport | None = None
     offsets: Mapping[str, float] = field(default_factory=dict)
     """Seconds to subtract from the times of each node."""
+    problems: tuple[str, ...] = ()
+    """What could not be used, one sentence each."""
 
     def of_rank(self, rank: int) -> RankEvidence | None:
         """Return what is known of one rank; None if nothing is."""

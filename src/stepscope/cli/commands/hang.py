@@ -62,8 +62,8 @@ def run(options: argparse.Namespace) -> int:
                 )
         else:
             evidence = hang_evidence(open_run(options.what[0], options.dir))
-    facts = {**judge(evidence).as_dict(), "problems": problems}
-    for problem in problems if not options.json else ():
+    facts = {**judge(evidence).as_dict(), "problems": [*problems, *evidence.problems]}
+    for problem in facts["problems"] if not options.json else ():
         print(f"stepscope: {plain(problem)}", file=sys.stderr)
     return show(options, facts, lambda width, paint: HangSheet(facts, width, paint).lines())
 

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 METRICS = 20
 """Metrics that a table has; JSON has all."""
 RANKS = 16
+NODES = 12
+"""Lines about nodes that came or went."""
+FATES = {"died": "red", "failed": "red", "preempted": "yellow", "left": "yellow"}
 TEXTS = 12
 PHASES = 12
 CONFIG_LINES = 3
@@ -82,7 +85,7 @@ class RunSheet(Sheet):
     def lines(self) -> Iterator[str]:
         """Yield the page."""
         told = (self._head, self._time, self._metrics, self._texts, self._machine, self._sinks)
-        parts = (*told, self._ranks, self._end, self._foot)
+        parts = (*told, self._nodes, self._ranks, self._end, self._foot)
         yield from (line for part in parts for line in part())
 
     def _head(self) -> Iterator[str]:
@@ -93,6 +96,8 @@ class RunSheet(Sheet):
         if facts["cause"]:
             label = "wrong" if facts["state"] == "finished" else "cause"
             yield from self._wrapped(label, plain(facts["cause"]), 3)
+        if facts["hang"] is not None:
+            yield from self._wrapped("hang", plain(f"{facts['hang']['text']} See `stepscope hang`."), 4)
         if self._quiet is not None:
             yield self._fact("silent", f"no sign of its watcher for {format_duration(self._quiet)}", "yellow")
         yield self._fact("run", f"{plain(about['id'])} in project {plain(about['project'] or '-')}")
@@ -230,6 +235,19 @@ class RunSheet(Sheet):
             yield from self._title(title, f"last {len(facts['steps'])} steps of rank {facts['rank']}")
             yield from found
 
+    def _nodes(self) -> Iterator[str]:
+        nodes = self._facts["nodes"]
+        if nodes["count"] < 2:
+            return
+        lines, total = nodes["lines"], format_items(nodes["count"], "node")
+        yield from self._title("Nodes", f"{total}, {nodes['told'] or 'none'} of which came late or went early")
+        shape = [Column("attempt", right=True), Column("node", narrowest=8), Column("what", narrowest=11)]
+        rows = [_fate_row(line) for line in lines[:NODES]]
+        if rows:
+            yield from table([*shape, Column("how", narrowest=12)], rows, self._width, self._paint, 2)
+        if len(lines) > NODES:
+            yield self._note(f"and {format_count(len(lines) - NODES)} more; --json has them")
+
     def _ranks(self) -> Iterator[str]:
         ranks = self._facts["attempts"]
         yield from self._title("Attempts and ranks", "" if ranks else "no watcher has written yet")
@@ -329,6 +347,11 @@ def _joined(trend: list[float | None], size: int) -> list[float | None]:
     known = [[value for value in group if value is not None] for group in groups]
     pairs = zip(known, groups, strict=True)
     return [sum(some) / len(some) if len(some) == len(group) else None for some, group in pairs]
+
+
+def _fate_row(line: dict[str, Any]) -> list[Cell | str]:
+    kind = Cell(line["kind"], FATES.get(line["kind"], ""))
+    return [str(line["attempt"]), plain(line["who"]), kind, plain(line["text"])]
 
 
 def _rank_row(rank: dict[str, Any]) -> list[Cell | str]:

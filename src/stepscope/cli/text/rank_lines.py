@@ -55,6 +55,8 @@ PHASES = (
 def rank_lines(facts: Mapping[str, Any], width: int, paint: Paint) -> list[str]:
     """Return the summary and the table of ranks, or of groups of ranks."""
     lines = [paint(text, "bold") for text in _wrapped(plain(facts["summary"]), width)]
+    if facts["hang"] is not None:
+        lines += [paint(text, "red") for text in _wrapped(plain(facts["hang"]["text"]), width)]
     strips = _strips(facts["map"])
     if "groups" in facts:
         rows = [_group(group, strips) for group in facts["groups"]]

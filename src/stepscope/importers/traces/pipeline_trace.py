@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 COLUMNS = ("step", "dp_rank", "stage", "optype", "seq_id", "start_ts", "duration")
 VIRTUAL = ("gmc", "mb_id")
 """Columns for virtual stages: the part of the model, and the micro-batch, of a pass; a trace may lack them."""
+MORE = ("mc", "rank")
+"""Part of the model within its stage, and number of the worker; a trace may lack each."""
 MOST_BYTES, MOST_ROWS = 1 << 30, 5_000_000
 
 
@@ -41,7 +43,7 @@ def read_operations(path: str) -> dict[str, NDArray[Any]] | None:
             there = {name for (name,) in known}
             if not set(COLUMNS) <= there:
                 return None
-            names = (*COLUMNS, *(VIRTUAL if set(VIRTUAL) <= there else ()))
+            names = (*COLUMNS, *(VIRTUAL if set(VIRTUAL) <= there else ()), *(one for one in MORE if one in there))
             query = f"SELECT {', '.join(names)} FROM read_parquet(?) LIMIT {MOST_ROWS + 1}"  # noqa: S608 - constants
             found = connection.execute(query, [path]).fetchnumpy()
         except duckdb.Error as error:

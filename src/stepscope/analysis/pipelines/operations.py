@@ -1,0 +1,130 @@
+"""The operations of a pipelined training as arrays: one row per kind, stage and number, one column per step, replica.
+
+The kinds are those of ByteDance's StragglerAnalysis; operations of other kinds are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from stepscope.core.arrays import Floats, Integers
+
+
+FORWARD, BACKWARD = "forward-compute", "backward-compute"
+PASSES = (FORWARD, BACKWARD)
+TRANSFERS = ("forward-send", "forward-recv", "backward-send", "backward-recv")
+GATHER, SCATTER, SEPARATE = "params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce"
+GC, LAYERNORM, SHARED = "gc", "layernorm-grads-all-reduce", "embedding-grads-all-reduce"
+CLIP, OPTIMIZER = "optimizer-clip-main-grad", "optimizer"
+TALKS = frozenset((*TRANSFERS, GATHER, SCATTER, SEPARATE, LAYERNORM, SHARED, CLIP))
+"""Kinds in which workers talk: ideally they take their median, as a disturbed network makes some very long."""
+KINDS = (*PASSES, *TRANSFERS, GATHER, SCATTER, SEPARATE, GC, LAYERNORM, SHARED, CLIP, OPTIMIZER)
+
+
+@dataclass(frozen=True)
+class Operations:
+    """The operations of a pipelined training, one per row."""
+
+    step: Integers
+    replica: Integers
+    stage: Integers
+    kind: NDArray[np.object_]
+    sequence: Integers
+    """Number of the operation among those of its kind in one step and stage."""
+    start: Floats
+    """Seconds since any moment; only differences count."""
+    seconds: Floats
+    chunk: Integers | None = None
+    """Part of the model that a pass computes, counted along the pipeline: virtual stages have several."""
+    batch: Integers | None = None
+    """Micro-batch of a pass."""
+    part: Integers | None = None
+    """Part of the model that an operation belongs to, counted within its stage."""
+    rank: Integers | None = None
+    """Number of the worker in the whole job."""
+
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[Any]]) -> Operations:
+        """Return those of a file's columns, named as in StragglerAnalysis."""
+        step, replica, stage, sequence = (
+            columns[name].astype(np.int64) for name in ("step", "dp_rank", "stage", "seq_id")
+        )
+        start, seconds = (columns[name].astype(np.float64) for name in ("start_ts", "duration"))
+        more = (columns[name].astype(np.int64) if name in columns else None for name in ("gmc", "mb_id", "mc", "rank"))
+        return cls(step, replica, stage, columns["optype"].astype(object), sequence, start, seconds, *more)
+
+
+class OperationKey(NamedTuple):
+    """What an operation is in every step and replica."""
+
+    stage: int
+    kind: str
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Start and end of every operation, as arrays of operation, step and replica."""
+
+    keys: list[OperationKey]
+    start: Floats
+    """Seconds since the first start of the step in this replica; NaN where the operation is not recorded."""
+    end: Floats
+    chunk: list[int]
+    """Part of the model along the pipeline of each operation; -1 if it has none."""
+    batch: list[int]
+    part: list[int]
+    steps: list[int]
+    replicas: list[int]
+    ranks: dict[tuple[int, int], int]
+    """Number of the worker by stage and replica; empty if unknown."""
+
+    @property
+    def stages(self) -> list[int]:
+        """Return the stages along the pipeline."""
+        return sorted({key.stage for key in self.keys})
+
+    @classmethod
+    def of(cls, operations: Operations) -> Grid:
+        """Arrange operations; of one that is recorded twice, the later row counts."""
+        number = {kind: at for at, kind in enumerate(KINDS)}
+        codes = np.array([number.get(kind, -1) for kind in operations.kind.tolist()], np.int64)
+        timed = np.isfinite(operations.start) & np.isfinite(operations.seconds)
+        rows = np.flatnonzero(timed & (codes >= 0) & (operations.sequence >= 0) & (operations.stage >= 0))
+        steps, step = np.unique(operations.step[rows], return_inverse=True)
+        replicas, replica = np.unique(operations.replica[rows], return_inverse=True)
+        stage, sequence = operations.stage[rows], operations.sequence[rows]
+        many = int(sequence.max(initial=0)) + 1
+        found, first, at = np.unique(
+            (stage * len(KINDS) + codes[rows]) * many + sequence, return_index=True, return_inverse=True
+        )
+        shape = len(found), len(steps), len(replicas)
+        start, end = np.full(shape, np.nan), np.full(shape, np.nan)
+        start[at, step, replica] = operations.start[rows]
+        end[at, step, replica] = operations.start[rows] + operations.seconds[rows]
+        # Seconds since 1970 would lose the digits that count.
+        begin = np.fmin.reduce(start, axis=0) if len(found) else np.zeros(shape[1:])
+        keys = [OperationKey(int(stage[row]), KINDS[int(codes[rows[row]])], int(sequence[row])) for row in first]
+        chunk, batch, part = (
+            _marks(each, rows[first]) for each in (operations.chunk, operations.batch, operations.part)
+        )
+        ranks = {}
+        if operations.rank is not None:
+            _, seen = np.unique(stage * len(replicas) + replica, return_index=True)
+            ranks = {
+                (int(stage[row]), int(replicas[replica[row]])): int(operations.rank[rows[row]]) for row in seen.tolist()
+            }
+        return cls(keys, start - begin, end - begin, chunk, batch, part, steps.tolist(), replicas.tolist(), ranks)
+
+
+def _marks(given: Integers | None, rows: Integers) -> list[int]:
+    """Return a column's values in some rows; -1 for all without that column."""
+    return [-1] * len(rows) if given is None else [int(one) for one in given[rows]]
