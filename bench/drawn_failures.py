@@ -46,8 +46,6 @@ class Job:
     errors: list[dict[str, Any]] = field(default_factory=list)
     has_events: bool = False
     has_prefix: bool = True
-    has_ends: bool = True
-    """Whether watchers saw how ranks that printed their error ended."""
     is_merged: bool = False
     """Whether the ranks print to a terminal, where both streams are one."""
     is_mixed: bool = False

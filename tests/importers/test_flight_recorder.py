@@ -249,6 +249,12 @@ def test_any_ras_output_is_read_or_refused(text: str) -> None:
     assert reason(nccl_ras.parse, text.encode()) != ""
 
 
+@pytest.mark.parametrize("part", [b"\n", b'\\"', b"[1,", b'{"b":1,', b'"k":', b"1, ", b"} "])
+def test_a_long_hostile_ras_output_does_not_take_long(part: bytes) -> None:
+    """Many signs after an open bracket: time grows with the length, not with its square."""
+    assert reason(nccl_ras.parse, b'{"a":[l' + part * (1 << 18)) is not None
+
+
 def test_ras_as_text_names_its_dead_ranks() -> None:
     """Versions before 2.28 print no JSON."""
     found = nccl_ras.parse(

@@ -51,7 +51,7 @@ def test_a_program_that_hangs_is_killed(tmp_path):
     asked.ask([], 0.0)
     assert asked.poll(1.0) is None
     assert asked.poll(11.0)["why"] == "it did not answer within 10 s"
-    assert asked._child is None
+    assert not asked._program.open
 
 
 @pytest.mark.parametrize(("body", "why"), [("echo nonsense", "could not be read"), ("cat big", "more than")])
@@ -70,10 +70,10 @@ def test_only_processes_with_nccl_are_a_reason_to_ask(tmp_path):
     (tmp_path / "7" / "maps").write_text("7f00-7f01 r-xp 0 0:0 1 /x/libgloo.so\n")
     asked = question(tmp_path, "echo '{}'", proc=tmp_path)
     asked.ask([7, 8], 0.0)
-    assert asked._child is None
+    assert not asked._program.open
     (tmp_path / "7" / "maps").write_text("7f00-7f01 r-xp 0 0:0 1 /x/nvidia/nccl/lib/libnccl.so.2\n")
     asked.ask([7], 0.0)
-    assert asked._child is not None
+    assert asked._program.open
     asked.close()
 
 
@@ -85,4 +85,4 @@ def test_without_the_program_nothing_is_asked(tmp_path):
     (tmp_path / "ncclras").write_bytes(b"\x7fELF no program")
     (tmp_path / "ncclras").chmod(0o755)
     asked.ask([], 0.0)
-    assert asked._child is None
+    assert not asked._program.open

@@ -366,7 +366,7 @@ def test_a_py_spy_that_fails_or_hangs_is_given_up(stuck, tmp_path, monkeypatch, 
     script.chmod(0o755)
     each = stuck(mode="off", spy=str(script))
     answer = each.ask()
-    assert (answer.stacks, each.asking._child) == ([], None)
+    assert (answer.stacks, each.asking._spying.open) == ([], False)
     assert answer.why
 
 

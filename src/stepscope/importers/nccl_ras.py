@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from typing import Any
 
 MOST_BYTES = 64 << 20
-_GAP = re.compile(r"([}\]\"0-9el])(\s*\n\s*)(?=[{\"\[])")
+_GAP = re.compile(r"([}\]\"0-9el])([^\S\n]*\n\s*)(?=[{\"\[])")
 """Two values or fields with a line break and no comma between them, as NCCL 2.28.9 writes in `missing_ranks`."""
 _NEITHER = re.compile(r",(\s*[}\]])")
-MOST_TRIES = 200
-"""Places from the end at which a cut output is closed on trial."""
+MOST_TRIES, TAIL, MOST_DEPTH = 20, 64 << 10, 100
+"""Places at which a cut output is closed on trial, characters before its end in which they are, and open brackets."""
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]|[^\s",:{}\[\]]+', re.DOTALL)
+"""A text, also one without its end, a bracket, or a word; it never goes back, so that time grows with the length."""
 _STATUS = re.compile(r"Rank (\d{1,9}).{0,200}?(?:is |status:? )(missing|dead|unresponsive|RUNNING|INIT|ABORT\w*)")
 
 
@@ -42,29 +45,27 @@ def _mended(text: str) -> str:
 
 
 def _closed(text: str) -> dict[str, Any]:
-    """Return what is complete of a cut output: it is cut at its last whole values, and all brackets are closed."""
-    ends = [match.end() for match in re.finditer(r"[}\]\"0-9el](?=\s*(?:[,\n}\]]|$))", text)][-MOST_TRIES:]
-    for end in reversed(ends):
-        head = text[:end]
+    """Return what is complete of a cut output: it is cut behind one of its last values, and all brackets are closed."""
+    ends: deque[tuple[int, str]] = deque(maxlen=MOST_TRIES)
+    brackets: list[str] = []
+    for token in _TOKEN.finditer(text):
+        first = token[0][0]
+        if first in "{[":
+            brackets.append("}" if first == "{" else "]")
+        elif first in "}]" and brackets:
+            brackets.pop()
+        if len(brackets) > MOST_DEPTH:
+            break
+        if first not in "{[" and token.end() > len(text) - TAIL:
+            ends.append((token.end(), "".join(reversed(brackets))))
+    for end, closing in reversed(ends):
         try:
-            found = json.loads(head + _brackets(head))
+            found = json.loads(text[:end] + closing)
         except (ValueError, RecursionError):
-            continue  # an earlier end may be a whole value
+            continue  # a key without its value, or half a text: an earlier end may be a whole value
         if isinstance(found, dict):
             return {**found, "is_cut": True}
     raise ValueError("it is cut too early, or no output of ncclras")
-
-
-def _brackets(text: str) -> str:
-    """Return the brackets that close all that are open in a text of JSON."""
-    bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
-    stack: list[str] = []
-    for character in bare:
-        if character in "{[":
-            stack.append("}" if character == "{" else "]")
-        elif character in "}]" and stack:
-            stack.pop()
-    return "".join(reversed(stack))
 
 
 def _of_text(text: str) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 from stepscope.core.places import REPLIER
 from stepscope.session.stacks import SIGNAL
+from stepscope.watcher.asked_program import AskedProgram
 from stepscope.watcher.proc import PROC, children_of, read_signals, read_stat, threads
 from stepscope.watcher.question import Question
 from stepscope.watcher.stacks import StackAnswer, parse_dump, parse_spy, trim
@@ -43,8 +43,7 @@ class Asking:
         self._source, self._why, self._record = "", "", b""
         self._held_up = False
         self._start = self._size = self._looks = 0
-        self._child: subprocess.Popen[bytes] | None = None
-        self._output = -1
+        self._spying = AskedProgram(SPY_SECONDS, MOST_BYTES * 4)
 
     @property
     def open(self) -> bool:
@@ -95,14 +94,11 @@ class Asking:
 
     def _start_spy(self) -> None:
         command = [self._spy, "dump", "--nonblocking", "--json", "--pid", str(self._trainee.pid)]
-        nowhere = subprocess.DEVNULL
         try:
-            self._output = os.memfd_create("py-spy")  # nobody would read a pipe, which is full at 64 KiB
-            self._child = subprocess.Popen(command, stdin=nowhere, stdout=self._output, stderr=nowhere)
+            self._spying.start(command, 0.0)
             self._source = SPY
         except OSError as error:
             self._why += f"; py-spy: {error.strerror}"
-            self._end_spy()
 
     def answer(self, now: int) -> StackAnswer | None:
         """Return the answer, None while it may still come; `now` is monotonic, in ns."""
@@ -168,36 +164,21 @@ class Asking:
             return 0
 
     def _spied(self, waited: float) -> list[Thread] | None:
-        if self._child is None:
-            return []
-        code = self._child.poll()
-        if code is None and waited < SPY_SECONDS:
+        found = self._spying.poll(waited)
+        if found is None:
             return None
-        if code is None:
-            self._child.kill()
-            self._child.wait()
-        text = os.pread(self._output, MOST_BYTES * 4, 0).decode("utf-8", "replace") if code == 0 else ""
-        self._end_spy()
-        if code != 0:
+        if found.code != 0:
             self._why = "py-spy may not look into the process, or took too long"
             return []
         try:
-            return parse_spy(text)
+            return parse_spy(found.output.decode("utf-8", "replace"))
         except ValueError as error:
             self._why = str(error)
             return []
 
-    def _end_spy(self) -> None:
-        if self._output >= 0:
-            os.close(self._output)
-        self._child, self._output = None, -1
-
     def close(self) -> None:
         """Cancel an open request."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
-        self._end_spy()
+        self._spying.close()
         self._question.close()
         self._asked = None
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.spawn import SpawnError, arguments, interpreter
+from stepscope.watcher.asked_program import AskedProgram
 
 if TYPE_CHECKING:
     from stepscope.watcher.journal import Journal
@@ -28,50 +28,37 @@ class Judging:
     def __init__(self, run: Path, journal: Journal) -> None:
         """Judge the run in this folder."""
         self._run, self._journal = run, journal
-        self._child: subprocess.Popen[bytes] | None = None
-        self._output, self._until = -1, 0.0
+        self._program = AskedProgram(DEADLINE, MOST_BYTES)
 
     @property
     def busy(self) -> bool:
         """Whether a judgement is under way."""
-        return self._child is not None
+        return self._program.open
 
     def start(self, now: float) -> None:
         """Start a judgement; `now` is monotonic, in seconds."""
         if self.busy:
             return
-        nowhere = subprocess.DEVNULL
         try:
-            command = [interpreter(), *arguments("stepscope.watcher.judging", str(self._run))]
-            self._output = os.memfd_create("verdict")  # nobody would read a pipe, which is full at 64 KiB
-            self._child = subprocess.Popen(command, stdin=nowhere, stdout=self._output, stderr=nowhere, cwd="/")
-            self._until = now + DEADLINE
+            self._program.start([interpreter(), *arguments("stepscope.watcher.judging", str(self._run))], now)
         except (OSError, SpawnError) as error:
             self._journal.note(f"cannot judge a hang: {error}; see `stepscope hang`", "judging")
-            self.close()
 
     def poll(self, now: float) -> dict[str, Any] | None:
         """Return the verdict, once, as the fields of an event; None while there is none."""
-        if self._child is None or (self._child.poll() is None and now < self._until):
+        answer = self._program.poll(now)
+        if answer is None:
             return None
-        code = self._child.poll()
-        text = os.pread(self._output, MOST_BYTES, 0) if code == 0 else b""
-        self.close()
         try:
-            return dict(json.loads(text))
+            return dict(json.loads(answer.output if answer.code == 0 else b""))
         except ValueError:
-            why = "it took too long" if code is None else f"exit code {code}"
+            why = "it took too long" if answer.code is None else f"exit code {answer.code}"
             self._journal.note(f"cannot judge a hang: {why}; see `stepscope hang`", "judging")
             return None
 
     def close(self) -> None:
         """End a judgement that is under way."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
-        if self._output >= 0:
-            os.close(self._output)
-        self._child, self._output = None, -1
+        self._program.close()
 
 
 def verdict_of(run: str) -> dict[str, Any]:

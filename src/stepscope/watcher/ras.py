@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 from stepscope.samplers.kernel import find_text
+from stepscope.watcher.asked_program import AskedProgram
 from stepscope.watcher.proc import PROC
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ class RasQuestion:
         """Ask nothing yet; `environ` has PATH and the address of the service."""
         self._environ = os.environ if environ is None else environ
         self._proc = proc
-        self._child: subprocess.Popen[bytes] | None = None
-        self._output, self._until = -1, 0.0
+        self._program = AskedProgram(DEADLINE, MOST_OUTPUT)
         self._command: list[str] = []
+        self._is_json = False
 
     def ask(self, pids: Iterable[int], now: float) -> None:
         """Ask, if one of these processes uses NCCL or RCCL and its program is installed; `now` is in seconds."""
-        if self._child is not None:
+        if self._program.open:
             return
         tool = self._tool(pids)
         if tool:
@@ -54,38 +55,25 @@ class RasQuestion:
         return next(filter(None, found), "")
 
     def _start(self, more: list[str], now: float) -> None:
-        nowhere = subprocess.DEVNULL
-        try:
-            self._output = os.memfd_create(RAS)  # nobody would read a pipe, which is full at 64 KiB
-            command = [*self._command, *more]
-            self._child = subprocess.Popen(command, stdin=nowhere, stdout=self._output, stderr=nowhere, cwd="/")
-            self._until = now + DEADLINE
-            self._is_json = bool(more)
-        except OSError:  # it cannot be started: the other sources remain
-            self.close()
+        self._is_json = bool(more)
+        with contextlib.suppress(OSError):  # it cannot be started: the other sources remain
+            self._program.start([*self._command, *more], now)
 
     def poll(self, now: float) -> dict[str, Any] | None:
         """Return the event with the report, once; None while there is none."""
-        if self._child is None or (self._child.poll() is None and now < self._until):
+        answer = self._program.poll(now)
+        if answer is None:
             return None
-        code = self._child.poll()
-        data = os.pread(self._output, MOST_OUTPUT, 0)
-        self.close()
-        if code is None:
+        if answer.code is None:
             return {"kind": RAS, "why": f"it did not answer within {DEADLINE:g} s"}
-        if code and self._is_json:  # versions before 2.28 know no JSON
+        if answer.code and self._is_json:  # versions before 2.28 know no JSON
             self._start([], now)
             return None
-        return _event(data)
+        return _event(answer.output)
 
     def close(self) -> None:
         """End a question that is open."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
-        if self._output >= 0:
-            os.close(self._output)
-        self._child, self._output = None, -1
+        self._program.close()
 
 
 def _event(data: bytes) -> dict[str, Any]:

@@ -118,7 +118,6 @@ def _one(batch: list[RecordedOp]) -> RecordedOp:
         name=names[0],
         parts=names,
         sizes=tuple(size for entry in parts for size in entry.sizes),
-        out_sizes=tuple(size for entry in parts for size in entry.out_sizes),
         dtypes=tuple(kind for entry in parts for kind in entry.dtypes),
         frames=last.frames or parts[0].frames,
     )

@@ -47,13 +47,10 @@ class RecordedOp:
     is_done: bool = False
     is_started: bool = False
     """Whether the device was seen to begin it; False if that is not recorded."""
-    is_retired: bool = False
-    """Whether the process has stopped watching it: it is done, or its time is over."""
     created: float = 0.0
     """Seconds since 1970, by the clock of its node."""
     sizes: tuple[tuple[int, ...], ...] = ()
-    """Of the inputs; `out_sizes` of the outputs."""
-    out_sizes: tuple[tuple[int, ...], ...] = ()
+    """Of the inputs."""
     dtypes: tuple[str, ...] = ()
     frames: tuple[Mapping[str, Any], ...] = ()
     """Innermost first, each with `file`, `line` and `function`."""

@@ -105,7 +105,7 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 _STATUS = ("enqueued", "started", "completed")
 _KEPT = (
     *("record_id", "pg_id", "process_group", "collective_seq_id", "p2p_seq_id", "profiling_name", "time_created_ns"),
-    *("input_sizes", "input_dtypes", "output_sizes", "state", "time_discovered_started_ns", "retired", "is_p2p"),
+    *("input_sizes", "input_dtypes", "state", "time_discovered_started_ns", "retired", "is_p2p"),
     "frames",
 )
 
@@ -147,10 +147,8 @@ def _op(row: Mapping[str, Any], status: Mapping[int, GroupStatus]) -> RecordedOp
         is_p2p=is_p2p,
         is_done=done,
         is_started=done or started or state == "started",
-        is_retired=retired,
         created=_whole(row.get("time_created_ns"), 0) / 1e9,
         sizes=_sizes(row.get("input_sizes")),
-        out_sizes=_sizes(row.get("output_sizes")),
         dtypes=tuple(map(_text, _row(row.get("input_dtypes"))[:MOST_SIZES])),
         frames=_frames(row.get("frames")),
     )
