@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.planted_hangs import OWN, Planted, Recorders, collective, healthy, job, planted, thread, waits
+from bench.planted_hangs import OWN, STEP, Planted, Recorders, collective, healthy, job, planted, thread, waits
 from stepscope.analysis.hang.collectives import judge_records
 from stepscope.analysis.hang.evidence import FlightRecord, HangEvidence, RankEvidence
 from stepscope.analysis.hang.ras_report import read_report
@@ -190,3 +190,19 @@ def test_groups_that_share_a_long_list_of_ranks_are_limited():
     record = FlightRecord.of(facts)
     assert sum(len(group.ranks) for group in record.groups) == MOST_MEMBERS
     assert compact(facts) == '{"entries":[]}'
+
+
+def test_a_record_that_is_cut_is_no_proof() -> None:
+    """A rank that others wait for is named with doubt if its record is cut, and not beside one that is proven."""
+    job = Recorders(4)
+    job.step(*STEP)
+    job.only((0, 2), *STEP)
+    records = {rank: replace(record, status={}) for rank, record in job.records().items()}
+    proven = judge_records(records, 4, cut={3})
+    assert (proven.ranks, proven.kind) == ((1,), "never_arrived")
+    assert "the record of rank 3 is not whole" in proven.sentences[-1]
+    job.only((1,), *STEP)
+    records = {rank: replace(record, status={}) for rank, record in job.records().items()}
+    doubtful = judge_records(records, 4, cut={3})
+    assert doubtful.ranks == (3,)
+    assert doubtful.confidence < judge_records(records, 4).confidence / 2

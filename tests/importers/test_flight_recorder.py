@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stepscope.analysis.hang.verdict import judge
 from stepscope.importers import flight_recorder, nccl_ras, plain_pickle
 from stepscope.importers.flight_recorder import parse, read_dumps
-from stepscope.importers.plain_pickle import UnsafePickleError, read_plain
+from stepscope.importers.plain_pickle import CutPickleError, UnsafePickleError, read_plain
 from stepscope.sources.hang import dump_evidence
 
 if TYPE_CHECKING:
@@ -110,6 +110,30 @@ def test_a_changed_dump_is_read_or_refused(data: st.DataObject) -> None:
         assert reason(parse, one) != ""
 
 
+@given(st.data())
+def test_the_start_of_a_cut_dump_holds_only_whole_rows(data: st.DataObject) -> None:
+    """Wherever a dump ends, no row in it is half, and none differs from the whole dump."""
+    rows = [{"record_id": number, "process_group": ("0", "pg"), "sizes": [[1, 2]]} for number in range(4)]
+    whole = pickle.dumps({"version": "2.9", "pg_status": {"0": {"last": 3}}, "entries": rows}, 2)
+    with pytest.raises(CutPickleError) as caught:
+        read_plain(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    found = caught.value.start or {}
+    assert found.get("entries", []) == rows[: len(found.get("entries", []))]
+    assert found.get("pg_status", {}) in ({}, {"0": {}}, {"0": {"last": 3}})
+
+
+@NEEDS_SHARED
+@pytest.mark.parametrize("rank", [*range(9), *range(10, 14), 15])
+def test_a_cut_dump_blames_nobody(tmp_path: Path, rank: int) -> None:
+    """What is missing in a dump that is cut does not count as a collective that its rank never entered."""
+    for number in range(16):
+        data = (SHARED / "lock_gil_1st" / f"_dump_{number}").read_bytes()
+        (tmp_path / f"_dump_{number}").write_bytes(data[: len(data) // 2] if number == rank else data)
+    evidence, problems = dump_evidence([tmp_path])
+    assert judge(evidence).ranks == (9, 14)
+    assert problems == [f"{tmp_path}/_dump_{rank}: its end is missing; only its start is used"]
+
+
 def test_a_bomb_is_stopped() -> None:
     """Depth, size of numbers, keys that hash deeply, and time have a limit each."""
     deep = b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b"."
@@ -168,7 +192,7 @@ def test_bad_files_cost_one_sentence_each(tmp_path: Path) -> None:
     """What is cut, hostile, huge, of another job, twice there, or no dump is named, and the rest is used."""
     for rank in (0, 1):
         write(tmp_path, f"_dump_{rank}", dump(rank))
-    (tmp_path / "_dump_2").write_bytes(pickle.dumps(dump(1))[:-20])
+    (tmp_path / "_dump_2").write_bytes(pickle.dumps(dump(1))[:20])
     (tmp_path / "_dump_3").write_bytes(pickle.dumps({"entries": Evil()}))
     write(tmp_path, "nccl_trace_rank_1", dump(1))
     write(tmp_path, "_dump_5", dump(1, world=64))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.numbers import DAY, format_bytes, format_duration
-from stepscope.importers.plain_pickle import MOST_BYTES, read_plain
+from stepscope.importers.plain_pickle import MOST_BYTES, CutPickleError, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,6 +42,8 @@ class Dumps:
     """By rank, with torch's keys."""
     problems: list[str] = field(default_factory=list)
     """What could not be used, one sentence each."""
+    cut: set[int] = field(default_factory=set)
+    """Ranks whose dump is not whole: what is missing in it says nothing, and they may have no record at all."""
 
 
 def read_dumps(paths: Sequence[Path]) -> Dumps:
@@ -54,19 +56,32 @@ def read_dumps(paths: Sequence[Path]) -> Dumps:
     for path in files[:MOST_FILES]:
         try:
             data = _bytes(path, left)
-            facts = parse(data)
+            facts, is_cut = _whole_or_start(data)
             rank = rank_of(path.name, facts)
         except (OSError, ValueError, RecursionError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             found.problems.append(f"{path}: not used: {reason}")
+            if path.is_file() and (named := _ENDS.search(path.name)) is not None:
+                found.cut.add(int(named[1]))
             continue
         left -= len(data)
         if rank in found.records:
             found.problems.append(f"{path}: not used: {sources[rank].name} is of rank {rank}, too")
             continue
         found.records[rank], sources[rank] = facts, path
+        if is_cut:
+            found.cut.add(rank)
+            found.problems.append(f"{path}: its end is missing; only its start is used")
     _leave_other_jobs(found, sources)
     return found
+
+
+def _whole_or_start(data: bytes) -> tuple[dict[str, Any], bool]:
+    """Return a dump, and whether its end is missing; ValueError if nothing of it can be used."""
+    try:
+        return parse(data), False
+    except CutPickleError as error:
+        return _checked(error.start), True
 
 
 def _bytes(path: Path, left: int) -> bytes:
@@ -86,7 +101,10 @@ def parse(data: bytes) -> dict[str, Any]:
     text = data.lstrip()[:1] == b"{"
     if text and sum(map(data.count, (b",", b"{", b"["))) > MOST_VALUES:
         raise ValueError("it holds more values than a dump may")
-    facts = json.loads(data) if text else read_plain(data)
+    return _checked(json.loads(data) if text else read_plain(data))
+
+
+def _checked(facts: Any) -> dict[str, Any]:
     if not isinstance(facts, dict) or not ("entries" in facts or "pg_config" in facts):
         raise ValueError("it is no dump of PyTorch's flight recorder")
     version = facts.get("version")

@@ -37,12 +37,22 @@ class UnsafePickleError(ValueError):
     """A pickle that holds something other than plain data."""
 
 
+class CutPickleError(ValueError):
+    """A pickle whose end is missing."""
+
+    def __init__(self, start: Any) -> None:
+        """Keep what is whole at its start: dicts and lists hold what was complete."""
+        super().__init__("it is cut")
+        self.start = start
+
+
 def read_plain(data: bytes, seconds: float = MOST_SECONDS, clock: Callable[[], float] = time.monotonic) -> Any:
     """Return the plain data in a pickle.
 
     Raises:
         UnsafePickleError: it would import, call or fetch something; nothing of that is done.
-        ValueError: it is no pickle, is cut, or is larger or takes longer than a dump may.
+        CutPickleError: its end is missing.
+        ValueError: it is no pickle, or is larger or takes longer than a dump may.
     """
     if len(data) > MOST_BYTES:
         raise ValueError(f"it is longer than {MOST_BYTES >> 20} MiB")
@@ -61,6 +71,8 @@ class _Machine:
         data, count = self._data, 0
         try:
             while True:
+                if self._at >= len(data):
+                    raise self._cut()
                 code = data[self._at]
                 self._at += 1
                 count += 1
@@ -93,16 +105,29 @@ class _Machine:
         """Return the next bytes."""
         end = self._at + size
         if end > len(self._data):
-            raise ValueError("it is cut")
+            raise self._cut()
         found = self._data[self._at : end]
         self._at = end
         return found
+
+    def _cut(self) -> CutPickleError:
+        """Return the error about a missing end, with what is whole: containers that are open are closed."""
+        stack, is_whole = self._stack, True
+        for _ in range(sum(value is _MARK for value in stack)):
+            items = self.since_mark()
+            into = stack[-1] if stack else None
+            if isinstance(into, list):  # of rows; the last may have only begun, and would mislead
+                into.extend(items if is_whole and items[-1:] != [{}] else items[:-1])
+            elif isinstance(into, dict):
+                self.set_items(items[: len(items) // 2 * 2])
+            is_whole = False
+        return CutPickleError(stack[0] if stack else None)
 
     def line(self) -> str:
         """Return the text up to the end of the line."""
         end = self._data.find(b"\n", self._at, self._at + MOST_LINE)
         if end < 0:
-            raise ValueError("it is cut")
+            raise self._cut()
         found = self._data[self._at : end].decode("latin-1")
         self._at = end + 1
         return found

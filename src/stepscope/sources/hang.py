@@ -60,6 +60,7 @@ def hang_evidence(past: Past, now: float | None = None) -> HangEvidence:
         tuple(ranks),
         _world_size(past),
         _ras(reports) if since is not None else None,
+        cut=dumps.cut,
         problems=dumps.problems,
     )
 
@@ -116,7 +117,7 @@ def dump_evidence(paths: Sequence[Path]) -> tuple[HangEvidence, list[str]]:
     records = {rank: FlightRecord.of(facts) for rank, facts in sorted(dumps.records.items())}
     world = max((world_of(facts) for facts in dumps.records.values()), default=0)
     ranks = tuple(RankEvidence(rank, stall=HUNG, record=record) for rank, record in records.items())
-    return HangEvidence(ranks, world or None), dumps.problems
+    return HangEvidence(ranks, world or None, cut=frozenset(dumps.cut)), dumps.problems
 
 
 def _stood(by_rank: Mapping[int, Iterable[Mapping[str, Any]]]) -> dict[int, float]:

@@ -25,6 +25,8 @@ class TorchDumps:
     records: Mapping[int, FlightRecord] = field(default_factory=dict)
     since: float | None = None
     """When the first of them was written, in seconds since 1970; None without any."""
+    cut: frozenset[int] = frozenset()
+    """Ranks whose dump is not whole, or cannot be read."""
     problems: tuple[str, ...] = ()
     """What could not be used, one sentence each."""
 
@@ -42,4 +44,5 @@ def torch_dumps(past: Past, attempt: int, ranks: Iterable[int], since: float | N
             written[path] = moment
     found = read_dumps(list(written))
     records = {rank: FlightRecord.of(facts) for rank, facts in found.records.items()}
-    return TorchDumps(records, min(written.values(), default=None) if records else None, tuple(found.problems))
+    first = min(written.values(), default=None) if records else None
+    return TorchDumps(records, first, frozenset(found.cut), tuple(found.problems))

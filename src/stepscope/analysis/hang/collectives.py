@@ -24,7 +24,7 @@ from stepscope.analysis.hang.suspicion import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from stepscope.analysis.hang.evidence import HangEvidence
     from stepscope.analysis.hang.operation import RecordedOp
@@ -40,6 +40,8 @@ HISTORY = 3
 """Collectives before a mismatch that are compared with earlier ones."""
 NO_RECORD, HOST, DEVICE, STUCK, MISMATCH, LOOP = "no_record", "host", "device", "stuck", "mismatch", "loop"
 """Why a wait ends at a rank: no record of it; it has not called; its device lags; all are in; they differ; a circle."""
+UNCLEAR = "unclear"
+"""Its record is cut: it may wait as well."""
 SEND, RECEIVE = "send", "recv"
 OPPOSITE = {SEND: RECEIVE, RECEIVE: SEND}
 
@@ -54,6 +56,8 @@ class Gathering(NamedTuple):
     """Ranks whose device has not begun it, though that of others has."""
     earlier: frozenset[int]
     """Ranks that have called it, and still stand in an operation before it."""
+    unclear: frozenset[int]
+    """Ranks of which it is unknown whether they have called it."""
 
 
 @dataclass
@@ -80,12 +84,17 @@ def by_recorder(evidence: HangEvidence) -> Suspicion | None:
     records = {rank.rank: rank.record for rank in evidence.ranks if rank.record is not None}
     if not records:
         return None
-    return judge_records(records, evidence.world_size)
+    return judge_records(records, evidence.world_size, evidence.cut)
 
 
-def judge_records(records: Mapping[int, FlightRecord], world_size: int | None = None) -> Suspicion:
-    """Return the cause of a hang by the records of its ranks; `world_size` is the number of ranks, if known."""
-    table = RecordTable.of(records, world_size)
+def judge_records(
+    records: Mapping[int, FlightRecord], world_size: int | None = None, cut: Collection[int] = ()
+) -> Suspicion:
+    """Return the cause of a hang by the records of its ranks; `world_size` is the number of ranks, if known.
+
+    Of the ranks in `cut`, the record is not whole, or cannot be read.
+    """
+    table = RecordTable.of(records, world_size, cut)
     waits = follow(table)
     if not waits.blocking and not waits.lagging:
         text = f"{who(records)} completed all collectives that {verb(records, 'it', 'they')} began"
@@ -123,11 +132,20 @@ def _find_ends(waits: Waits) -> None:
         if why:
             waits.ends[rank] = why
     for rank in {other for found in waits.edges.values() for other in found} - set(waits.blocking):
-        waits.ends[rank] = NO_RECORD if rank not in waits.table.records else DEVICE if rank in waits.lagging else HOST
+        waits.ends[rank] = _why_there(waits, rank)
     if not waits.ends:
         waits.ends = dict.fromkeys(waits.lagging, DEVICE)
     if not {MISMATCH, HOST, NO_RECORD, DEVICE} & set(waits.ends.values()):
         _find_loops(waits)
+
+
+def _why_there(waits: Waits, rank: int) -> str:
+    """Return why a wait ends at a rank that does not wait itself."""
+    if rank in waits.table.cut and not any(rank in found.missing for found in waits.gatherings.values()):
+        return UNCLEAR
+    if rank not in waits.table.records:
+        return NO_RECORD
+    return DEVICE if rank in waits.lagging else HOST
 
 
 def _waits_for(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], str]:
@@ -141,7 +159,7 @@ def _waits_for(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], st
         found = waits.gatherings[key, entry.collective] = _gathering(waits, key, entry.collective)
     if found.differs:
         return set(), MISMATCH
-    for others in (found.missing, found.idle if rank not in found.idle else (), found.earlier):
+    for others in (found.missing, found.idle if rank not in found.idle else (), found.earlier, found.unclear):
         if set(others) - {rank}:
             return set(others) - {rank}, ""
     return set(), DEVICE if rank in found.idle else STUCK
@@ -149,11 +167,13 @@ def _waits_for(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], st
 
 def _gathering(waits: Waits, key: GroupKey, collective: int) -> Gathering:
     table = waits.table
-    missing = frozenset(rank for rank in key.ranks if not table.arrived(rank, key, collective))
+    absent = frozenset(rank for rank in key.ranks if not table.arrived(rank, key, collective))
+    unclear = frozenset(rank for rank in absent if table.is_unclear(rank, key))
     at = {rank: of[collective] for rank, of in table.entries[key].items() if collective in of}
     idle = frozenset(rank for rank, entry in at.items() if not entry.is_started)
     earlier = frozenset(rank for rank in key.ranks if _is_before(waits, rank, key, collective))
-    return Gathering(bool(odd(table, key, collective)), missing, idle if len(idle) < len(at) else frozenset(), earlier)
+    idle = idle if len(idle) < len(at) else frozenset()
+    return Gathering(bool(odd(table, key, collective)), absent - unclear, idle, earlier, unclear)
 
 
 def _waits_for_peers(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], str]:
@@ -253,7 +273,8 @@ def _chosen(waits: Waits) -> tuple[int, ...]:
     lost, known = by_kind.get(NO_RECORD, []), len(waits.table.records)
     gone = lost if len(lost) <= max(1, MANY_LOST * (known + len(lost))) else []
     proven = by_kind.get(HOST, []) + by_kind.get(DEVICE, [])
-    for found in (by_kind.get(MISMATCH, []), proven + gone, by_kind.get(LOOP, []), lost, by_kind.get(STUCK, [])):
+    rest = by_kind.get(LOOP, []), lost, by_kind.get(UNCLEAR, []), by_kind.get(STUCK, [])
+    for found in (by_kind.get(MISMATCH, []), proven + gone, *rest):
         if found:
             return tuple(sorted(found))
     return ()
@@ -295,6 +316,8 @@ def _said(waits: Waits) -> list[str]:
     lost = sorted(rank for rank, why in waits.ends.items() if why == NO_RECORD)
     if lost:
         said.append(f"{who(lost)} left no record")
+    if waits.table.cut:
+        said.append(f"the record of {who(sorted(waits.table.cut))} is not whole: what is missing there says nothing")
     return said
 
 
@@ -323,6 +346,9 @@ def _missing(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, ...]) ->
         text += f"; {verb(causes, 'its device', 'their devices')} did not even complete what the others have completed"
     if lost and len(lost) == len(causes):
         text += f", and left no record: {verb(causes, 'it has', 'they have')} probably ended"
+    if {waits.ends[rank] for rank in causes} == {UNCLEAR}:
+        text += ", as far as a record shows that is not whole"
+        return Suspicion(FLIGHT_RECORDER, kind, causes, waiting, text, sentences, 0.4)
     return Suspicion(FLIGHT_RECORDER, kind, causes, waiting, text, sentences, 0.85 if not lost else 0.75)
 
 

@@ -92,6 +92,8 @@ class HangEvidence:
     ras: RasReport | None = None
     offsets: Mapping[str, float] = field(default_factory=dict)
     """Seconds to subtract from the times of each node."""
+    cut: frozenset[int] = frozenset()
+    """Ranks whose record is not whole, or cannot be read: what is missing in it says nothing."""
     problems: tuple[str, ...] = ()
     """What could not be used, one sentence each."""
 

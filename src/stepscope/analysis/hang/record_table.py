@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stepscope.analysis.hang.spelling import who
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from stepscope.analysis.hang.operation import GroupStatus, RecordedOp
     from stepscope.analysis.hang.record import FlightRecord
@@ -53,10 +53,15 @@ class RecordTable:
     numbers: dict[tuple[int, GroupKey], int] = field(default_factory=dict)
     """The number of a group in a rank's process."""
 
+    cut: Collection[int] = ()
+    """Ranks whose record is not whole, or cannot be read."""
+
     @classmethod
-    def of(cls, records: Mapping[int, FlightRecord], world_size: int | None = None) -> RecordTable:
+    def of(
+        cls, records: Mapping[int, FlightRecord], world_size: int | None = None, cut: Collection[int] = ()
+    ) -> RecordTable:
         """Match the records of a job; `world_size` is its number of ranks, if known."""
-        table = cls(records)
+        table = cls(records, cut=cut)
         inferred: dict[tuple[str, str], set[int]] = defaultdict(set)
         for rank, record in records.items():
             for entry in record.entries:
@@ -87,8 +92,9 @@ class RecordTable:
                 self.entries.setdefault(key, {}).setdefault(rank, {})[entry.collective] = entry
         # A group without entries: torch numbers the groups of a process in the order of their names.
         named = {key for (of, _, _), key in self.keys.items() if of == rank}
-        if len(named) == len(record.status) and all(key.name.isdecimal() for key in named):
-            ordered = zip(sorted(named, key=lambda key: int(key.name)), sorted(record.status), strict=True)
+        is_known = len(named) == len(record.status) or (rank in self.cut and len(named) > len(record.status))
+        if is_known and all(key.name.isdecimal() for key in named):  # of a cut record, the first are there
+            ordered = zip(sorted(named, key=lambda key: int(key.name)), sorted(record.status), strict=False)
             guessed = {(rank, key): number for key, number in ordered}
             if all(self.numbers.get(where, number) == number for where, number in guessed.items()):
                 self.numbers |= guessed
@@ -107,6 +113,10 @@ class RecordTable:
     def arrived(self, rank: int, key: GroupKey, collective: int) -> bool:
         """Return whether a rank has enqueued a collective, or a later one of the same group."""
         return self.enqueued(rank, key) >= collective
+
+    def is_unclear(self, rank: int, key: GroupKey) -> bool:
+        """Return whether the record of a rank does not say which collectives of a group it has not enqueued."""
+        return rank in self.cut and self.status(rank, key) is None
 
     def enqueued(self, rank: int, key: GroupKey) -> int:
         """Return the number of the last collective of a group that a rank has enqueued; 0 if none is known."""
