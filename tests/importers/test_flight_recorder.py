@@ -159,12 +159,14 @@ def test_bad_files_cost_one_sentence_each(tmp_path: Path) -> None:
     write(tmp_path, "_dump_7", dump(1, version="3.0"))
     write(tmp_path, "_dump_8.json", {**dump(1), "entries": [{"time_created_ns": 5}]})
     (tmp_path / "_dump_9").mkdir()
+    (tmp_path / "_dump_11").touch()
     with (tmp_path / "_dump_10").open("wb") as file:
         file.truncate(10 << 30)
     found = read_dumps([tmp_path, tmp_path / "gone_11"])
     told = {line.partition(": ")[0].rpartition("/")[2]: line for line in found.problems}
     assert sorted(found.records) == [0, 1]
-    assert len(told) == len(found.problems) == 10
+    assert len(told) == len(found.problems) == 11
+    assert told["_dump_11"].endswith("not used: it is empty")
     assert "never executed" in told["_dump_3"]
     assert "10 GiB" in told["_dump_10"]
     assert "64 ranks" in told["_dump_5"]

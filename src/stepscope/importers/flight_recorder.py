@@ -81,6 +81,8 @@ def _bytes(path: Path, left: int) -> bytes:
 
 def parse(data: bytes) -> dict[str, Any]:
     """Return one dump, with torch's keys; ValueError if it is none."""
+    if not data:
+        raise ValueError("it is empty")
     text = data.lstrip()[:1] == b"{"
     facts = json.loads(data) if text else read_plain(data)
     if not isinstance(facts, dict) or not ("entries" in facts or "pg_config" in facts):

@@ -311,12 +311,12 @@ def _missing(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, ...]) ->
             direct, key=lambda rank: (-len(waits.edges[rank] & set(causes)), waits.blocking[rank].created, rank)
         )
         inside = [rank for rank in direct if _where(waits, rank) == _where(waits, first)]
-        where = _where(waits, first)
-        text = f"{who(causes)} never entered {where}, in which {who(inside)} {verb(inside, 'waits', 'wait')}"
+        where, place = _where(waits, first), place_of(waits.blocking[first].frames)
+        wait = f"{who(inside)} {verb(inside, 'waits', 'wait')}"
+        text = f"{who(causes)} never entered {where}, in which {wait}"
         if waits.blocking[first].is_p2p:  # it has another name at the other end
-            text = (
-                f"{who(causes)} never came to the other end: {who(inside)} {verb(inside, 'waits', 'wait')} in {where}"
-            )
+            text = f"{who(causes)} never came to the other end: {wait} in {where}"
+        text += f" at {place}" if place else ""
     else:
         text = f"{who(causes)} {has} not completed what all others have"
     if device and len(device) == len(causes):
