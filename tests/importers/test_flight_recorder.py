@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stepscope.analysis.hang.verdict import judge
 from stepscope.importers import flight_recorder, nccl_ras
-from stepscope.importers.flight_recorder import parse, read_dumps
+from stepscope.importers.flight_recorder import parse, parse_live, read_dumps
 from stepscope.importers.plain_pickle import UnsafePickleError, read_plain
 from stepscope.sources.hang import dump_evidence
 
@@ -182,6 +182,17 @@ def test_pickle_and_json_say_the_same(tmp_path: Path) -> None:
     evidence, problems = dump_evidence([tmp_path])
     assert not problems
     assert judge(evidence).ranks == (0,)
+
+
+def test_of_two_records_of_a_live_rank_the_one_in_which_it_waits_is_taken() -> None:
+    """NCCL's and that of the other backends follow each other; without any there is a reason."""
+    over = dump(0)
+    over["entries"][0] |= {"state": "completed", "retired": True}
+    empty, waits = {**dump(0), "entries": []}, dump(1)
+    for records, chosen in (((over, waits), waits), ((waits, over), waits), ((empty, over), over), ((over,), over)):
+        assert parse_live(b"".join(pickle.dumps(one, 2) for one in records)) == chosen
+    assert reason(parse_live, b"") == "it is empty"
+    assert "cut" in str(reason(parse_live, pickle.dumps(over, 2) + pickle.dumps(waits, 2)[:-9]))
 
 
 def test_too_many_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.numbers import DAY, format_bytes, format_duration
-from stepscope.importers.plain_pickle import MOST_BYTES, read_plain
+from stepscope.importers.plain_pickle import MOST_BYTES, read_plain, read_plain_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -84,7 +84,28 @@ def parse(data: bytes) -> dict[str, Any]:
     if not data:
         raise ValueError("it is empty")
     text = data.lstrip()[:1] == b"{"
-    facts = json.loads(data) if text else read_plain(data)
+    return _dump(json.loads(data) if text else read_plain(data))
+
+
+def parse_live(data: bytes) -> dict[str, Any]:
+    """Return what a live rank dumped: one record, or those of NCCL and of the other backends; ValueError if none.
+
+    It is the one in which the rank waits, otherwise the first with anything in it.
+    """
+    dumps = [_dump(facts) for facts in read_plain_each(data)]
+    if not dumps:
+        raise ValueError("it is empty")
+    return max(dumps, key=lambda facts: (_waits(facts), bool(facts.get("entries"))))
+
+
+def _waits(facts: dict[str, Any]) -> bool:
+    rows = facts.get("entries")
+    return isinstance(rows, list) and any(
+        isinstance(row, dict) and row.get("state") != "completed" and row.get("retired") is not True for row in rows
+    )
+
+
+def _dump(facts: Any) -> dict[str, Any]:
     if not isinstance(facts, dict) or not ("entries" in facts or "pg_config" in facts):
         raise ValueError("it is no dump of PyTorch's flight recorder")
     version = facts.get("version")
