@@ -127,3 +127,6 @@ def test_a_device_that_did_not_begin_what_others_began_is_the_cause() -> None:
 
     found = judge_records({rank: record(rank) for rank in range(3)})
     assert (found.kind, found.ranks, found.waiting) == ("never_arrived", (2,), (0, 1))
+    assert found.text.startswith(
+        "rank 2 called all_reduce, number 4 of PIPE (ranks 0-2), but its device has not begun it"
+    )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stepscope.analysis.hang.verdict import judge
 from stepscope.importers import flight_recorder, nccl_ras, plain_pickle
-from stepscope.importers.flight_recorder import parse, read_dumps
+from stepscope.importers.flight_recorder import parse, parse_live, read_dumps
 from stepscope.importers.plain_pickle import CutPickleError, UnsafePickleError, read_plain
 from stepscope.sources.hang import dump_evidence
 
@@ -200,12 +200,14 @@ def test_bad_files_cost_one_sentence_each(tmp_path: Path) -> None:
     write(tmp_path, "_dump_7", dump(1, version="3.0"))
     write(tmp_path, "_dump_8.json", {**dump(1), "entries": [{"time_created_ns": 5}]})
     (tmp_path / "_dump_9").mkdir()
+    (tmp_path / "_dump_11").touch()
     with (tmp_path / "_dump_10").open("wb") as file:
         file.truncate(10 << 30)
     found = read_dumps([tmp_path, tmp_path / "gone_11"])
     told = {line.partition(": ")[0].rpartition("/")[2]: line for line in found.problems}
     assert sorted(found.records) == [0, 1]
-    assert len(told) == len(found.problems) == 10
+    assert len(told) == len(found.problems) == 11
+    assert told["_dump_11"].endswith("not used: it is empty")
     assert "never executed" in told["_dump_3"]
     assert "10 GiB" in told["_dump_10"]
     assert "64 ranks" in told["_dump_5"]
@@ -221,6 +223,17 @@ def test_pickle_and_json_say_the_same(tmp_path: Path) -> None:
     evidence, problems = dump_evidence([tmp_path])
     assert not problems
     assert judge(evidence).ranks == (0,)
+
+
+def test_of_two_records_of_a_live_rank_the_one_in_which_it_waits_is_taken() -> None:
+    """NCCL's and that of the other backends follow each other; without any there is a reason."""
+    over = dump(0)
+    over["entries"][0] |= {"state": "completed", "retired": True}
+    empty, waits = {**dump(0), "entries": []}, dump(1)
+    for records, chosen in (((over, waits), waits), ((waits, over), waits), ((empty, over), over), ((over,), over)):
+        assert parse_live(b"".join(pickle.dumps(one, 2) for one in records)) == chosen
+    assert reason(parse_live, b"") == "it is empty"
+    assert "cut" in str(reason(parse_live, pickle.dumps(over, 2) + pickle.dumps(waits, 2)[:-9]))
 
 
 def test_too_many_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

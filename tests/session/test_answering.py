@@ -198,6 +198,23 @@ def test_an_answer_names_its_question_and_carries_the_record(tmp_path, monkeypat
     assert facts["monotonic_ns"] <= time.monotonic_ns()
 
 
+def test_the_records_of_nccl_and_of_other_backends_are_both_dumped(tmp_path, monkeypatch):
+    """torch keeps them apart; one that takes no arguments or fails costs nothing else."""
+
+    class Torch:
+        def _dump_nccl_trace(self):  # as in old versions
+            return b"nccl"
+
+        def _dump_fr_trace(self, *, includeStackTraces):  # noqa: N803 - torch's spelling
+            return b"others" if not fails else 1 / 0
+
+    thread = Answering(tmp_path / "a.ring")
+    monkeypatch.setitem(sys.modules, answering.C10D, Torch())
+    for fails, told in ((False, b"8\nncclothers"), (True, b"8\nnccl")):
+        thread._reply(b"8 record\n")
+        assert (tmp_path / "a.flight").read_bytes() == told, fails
+
+
 def test_an_answer_that_cannot_be_written_leaves_nothing(tmp_path):
     """A full shared memory, or a folder that is gone."""
     answering._put(str(tmp_path / "gone" / "a.answer"), b"{}")

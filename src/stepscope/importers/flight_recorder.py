@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.numbers import DAY, format_bytes, format_duration
-from stepscope.importers.plain_pickle import MOST_BYTES, CutPickleError, read_plain
+from stepscope.importers.plain_pickle import MOST_BYTES, CutPickleError, read_plain, read_plain_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,7 +81,7 @@ def _whole_or_start(data: bytes) -> tuple[dict[str, Any], bool]:
     try:
         return parse(data), False
     except CutPickleError as error:
-        return _checked(error.start), True
+        return _dump(error.start), True
 
 
 def _bytes(path: Path, left: int) -> bytes:
@@ -98,13 +98,33 @@ def _bytes(path: Path, left: int) -> bytes:
 
 def parse(data: bytes) -> dict[str, Any]:
     """Return one dump, with torch's keys; ValueError if it is none."""
+    if not data:
+        raise ValueError("it is empty")
     text = data.lstrip()[:1] == b"{"
     if text and sum(map(data.count, (b",", b"{", b"["))) > MOST_VALUES:
         raise ValueError("it holds more values than a dump may")
-    return _checked(json.loads(data) if text else read_plain(data))
+    return _dump(json.loads(data) if text else read_plain(data))
 
 
-def _checked(facts: Any) -> dict[str, Any]:
+def parse_live(data: bytes) -> dict[str, Any]:
+    """Return what a live rank dumped: one record, or those of NCCL and of the other backends; ValueError if none.
+
+    It is the one in which the rank waits, otherwise the first with anything in it.
+    """
+    dumps = [_dump(facts) for facts in read_plain_each(data)]
+    if not dumps:
+        raise ValueError("it is empty")
+    return max(dumps, key=lambda facts: (_waits(facts), bool(facts.get("entries"))))
+
+
+def _waits(facts: dict[str, Any]) -> bool:
+    rows = facts.get("entries")
+    return isinstance(rows, list) and any(
+        isinstance(row, dict) and row.get("state") != "completed" and row.get("retired") is not True for row in rows
+    )
+
+
+def _dump(facts: Any) -> dict[str, Any]:
     if not isinstance(facts, dict) or not ("entries" in facts or "pg_config" in facts):
         raise ValueError("it is no dump of PyTorch's flight recorder")
     version = facts.get("version")

@@ -59,13 +59,29 @@ def read_plain(data: bytes, seconds: float = MOST_SECONDS, clock: Callable[[], f
     return _Machine(data, clock() + seconds, clock).run()
 
 
+def read_plain_each(data: bytes) -> list[Any]:
+    """Return the plain data in pickles that follow each other; raise as `read_plain` does."""
+    found, at = list[Any](), 0
+    until = time.monotonic() + MOST_SECONDS
+    while at < len(data):
+        machine = _Machine(data, until, time.monotonic, at)
+        found.append(machine.run())
+        at = machine.position
+    return found
+
+
 class _Machine:
     """The stack, the memo and the position of one pickle."""
 
-    def __init__(self, data: bytes, until: float, clock: Callable[[], float]) -> None:
-        self._data, self._at, self._until, self._clock = data, 0, until, clock
+    def __init__(self, data: bytes, until: float, clock: Callable[[], float], at: int = 0) -> None:
+        self._data, self._at, self._until, self._clock = data, at, until, clock
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
+
+    @property
+    def position(self) -> int:
+        """Where the next pickle begins, after this one was read."""
+        return self._at
 
     def run(self) -> Any:
         data, count = self._data, 0

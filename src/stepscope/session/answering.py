@@ -21,6 +21,7 @@ from stepscope.core.places import ANSWER_SUFFIX, ASK_SUFFIX, FLIGHT_SUFFIX, REPL
 from stepscope.session.native_thread import has_native_threads, start_native_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import FrameType
 
@@ -30,6 +31,7 @@ MOST_QUESTION = 4096
 SETTLE_SECONDS = 0.05
 TASKS = "/proc/self/task"
 C10D = "torch._C._distributed_c10d"
+DUMPS = ("_dump_nccl_trace", "_dump_fr_trace")
 
 
 class Answering:
@@ -106,19 +108,32 @@ class Answering:
     def _reply(self, question: bytes) -> None:
         number, _, what = question.decode("ascii", "replace").strip().rpartition("\n")[2].partition(" ")
         facts: dict[str, Any] = {"number": number, "monotonic_ns": time.monotonic_ns()}
-        dump = getattr(sys.modules.get(C10D), "_dump_fr_trace", None) if what == "record" else None
+        dumps = _dumps() if what == "record" else []
         try:
             facts["stacks"] = stacks_of(sys._current_frames(), threading.get_ident())  # noqa: SLF001 - made for this
         except Exception as error:  # noqa: BLE001 - code of the user may have replaced anything; the watcher reports it
             facts["problem"] = repr(error)[:200]
-        facts["has_record"] = dump is not None
+        facts["has_record"] = bool(dumps)
         _put(self._answer, json.dumps(facts).encode("utf-8", "replace"))
-        if dump is not None:
-            try:
-                record = dump(includeStackTraces=False)  # with them, the first dump takes seconds
-            except Exception:  # noqa: BLE001 - another version of torch; an empty record says that there is none
-                record = b""
-            _put(self._flight, f"{number}\n".encode() + record)
+        if dumps:
+            _put(self._flight, f"{number}\n".encode() + b"".join(map(_record, dumps)))
+
+
+def _dumps() -> list[Callable[..., bytes]]:
+    """Return the functions of torch that dump its records: NCCL has one of its own, other backends share another."""
+    module = sys.modules.get(C10D)
+    return [dump for name in DUMPS if (dump := getattr(module, name, None)) is not None]
+
+
+def _record(dump: Callable[..., bytes]) -> bytes:
+    """Return a record as torch dumps it: a pickle; an empty one says that there is none."""
+    try:
+        try:
+            return dump(includeStackTraces=False)  # with them, the first dump takes seconds
+        except TypeError:  # torch before 2.4 takes no arguments
+            return dump()
+    except Exception:  # noqa: BLE001 - another version of torch, or a device that does not answer
+        return b""
 
 
 def _holds_still() -> bool:

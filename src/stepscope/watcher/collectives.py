@@ -10,12 +10,12 @@ FLIGHT = "flight_recorder"
 
 
 def record_events(data: bytes, now: int) -> list[dict[str, Any]]:
-    """Return the event that holds a record, as torch wrote it; [] if it is none. `now` is monotonic, in ns."""
+    """Return the event that holds a record, as torch wrote it, or says why not. `now` is monotonic, in ns."""
     from stepscope.analysis.hang.record import compact  # a training that never hangs needs none of these
-    from stepscope.importers.flight_recorder import parse
+    from stepscope.importers.flight_recorder import parse_live
 
     try:
-        facts = parse(data)
+        facts = parse_live(data)
         return [{"kind": FLIGHT, "monotonic_ns": now, "record": compact(facts, MOST_BYTES)}]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         return [{"kind": FLIGHT, "monotonic_ns": now, "why": f"torch's record could not be read: {error}"[:300]}]

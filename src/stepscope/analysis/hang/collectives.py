@@ -328,21 +328,10 @@ def _missing(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, ...]) ->
     lost = [rank for rank in causes if waits.ends[rank] == NO_RECORD]
     device = [rank for rank in causes if waits.ends[rank] == DEVICE]
     kind = DEAD_RANK if len(lost) == len(causes) else NEVER_ARRIVED
-    has = verb(causes, "has", "have")
-    if direct:
-        first = min(
-            direct, key=lambda rank: (-len(waits.edges[rank] & set(causes)), waits.blocking[rank].created, rank)
-        )
-        inside = [rank for rank in direct if _where(waits, rank) == _where(waits, first)]
-        where = _where(waits, first)
-        text = f"{who(causes)} never entered {where}, in which {who(inside)} {verb(inside, 'waits', 'wait')}"
-        if waits.blocking[first].is_p2p:  # it has another name at the other end
-            text = (
-                f"{who(causes)} never came to the other end: {who(inside)} {verb(inside, 'waits', 'wait')} in {where}"
-            )
-    else:
-        text = f"{who(causes)} {has} not completed what all others have"
-    if device and len(device) == len(causes):
+    text = _never_came(waits, causes, direct) if direct else ""
+    if not text:
+        text = f"{who(causes)} {verb(causes, 'has', 'have')} not completed what all others have"
+    if device and len(device) == len(causes) and not set(device) & set(waits.blocking):
         text += f"; {verb(causes, 'its device', 'their devices')} did not even complete what the others have completed"
     if lost and len(lost) == len(causes):
         text += f", and left no record: {verb(causes, 'it has', 'they have')} probably ended"
@@ -350,6 +339,21 @@ def _missing(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, ...]) ->
         text += ", as far as a record shows that is not whole"
         return Suspicion(FLIGHT_RECORDER, kind, causes, waiting, text, sentences, 0.4)
     return Suspicion(FLIGHT_RECORDER, kind, causes, waiting, text, sentences, 0.85 if not lost else 0.75)
+
+
+def _never_came(waits: Waits, causes: tuple[int, ...], direct: list[int]) -> str:
+    """Return where ranks are missing, or their devices; `direct` are the ranks that wait for them."""
+    first = min(direct, key=lambda rank: (-len(waits.edges[rank] & set(causes)), waits.blocking[rank].created, rank))
+    inside = [rank for rank in direct if _where(waits, rank) == _where(waits, first)]
+    where, place = _where(waits, first), place_of(waits.blocking[first].frames)
+    wait = f"{who(inside)} {verb(inside, 'waits', 'wait')}"
+    text = f"{who(causes)} never entered {where}, in which {wait}"
+    if waits.blocking[first].is_p2p:  # it has another name at the other end
+        text = f"{who(causes)} never came to the other end: {wait} in {where}"
+    if set(causes) <= set(waits.blocking):
+        begun = verb(causes, "its device has", "their devices have")
+        text = f"{who(causes)} called {where}, but {begun} not begun it: {wait}"
+    return f"{text} at {place}" if place else text
 
 
 def _stuck(waits: Waits, causes: tuple[int, ...]) -> Suspicion:
