@@ -76,8 +76,8 @@ def logged(plan: NodePlan, rank: int, step: int) -> dict[str, float]:
     }
 
 
-def train(plan: NodePlan) -> int:
-    """Record the ranks of this node; return the rows that were acknowledged."""
+def train(plan: NodePlan) -> dict[str, Any]:
+    """Record the ranks of this node; return what it did: rows that were acknowledged, and when it wrote its event."""
     runs = {}
     for local, rank in enumerate(plan.ranks):
         places = {"RANK": rank, "WORLD_SIZE": plan.world, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": len(plan.ranks)}
@@ -91,11 +91,11 @@ def train(plan: NodePlan) -> int:
             run.log(logged(plan, rank, step), step=step)
             acknowledged += 1
     _until(begin + plan.steps * plan.seconds + plan.mark)
+    marked = time.monotonic()
     runs[plan.ranks[0]].event(MARK, host=plan.host, step=plan.steps - 1)
-    _until(begin + plan.steps * plan.seconds + 1.0)
     for run in runs.values():
         run.finish()
-    return acknowledged
+    return {"host": plan.host, "acknowledged": acknowledged, "marked": marked}
 
 
 def _meet(folder: Path, host: str) -> float:
@@ -119,8 +119,7 @@ def main(arguments: list[str]) -> int:
     socket.sethostname(plan.host)
     child = os.fork()
     if not child:
-        answer: dict[str, Any] = {"host": plan.host, "acknowledged": train(plan)}
-        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.write(json.dumps(train(plan)) + "\n")
         return 0
     status = 1
     with contextlib.suppress(ChildProcessError):

@@ -171,8 +171,8 @@ def _open(
         check_format(folder)
     folder.make()
     attempt = folder.claim(identity.attempt, identity.rank)
-    if attempt > (identity.attempt or 0) and run_id is not None and not resume:
-        tell(f"run {identity.run_id} exists: this is attempt {attempt} of it; pass resume=True if you mean that")
+    if attempt > (identity.attempt or 0):
+        _tell_repeated(folder, identity, attempt, is_expected=run_id is None or resume)
     folder.describe(
         {
             "format": FORMAT_VERSION,
@@ -196,6 +196,29 @@ def _open(
         more = (str(chosen.get("web.refresh_interval")), ",".join(chosen.get("web.metrics")))
         serve_beside(base.absolute(), str(chosen.get("web.host")), int(chosen.get("web.port")), *more)
     return run
+
+
+def _tell_repeated(folder: RunFolder, identity: Identity, attempt: int, *, is_expected: bool) -> None:
+    """Tell that this rank of the run exists already, if that is a mistake or may be one."""
+    if identity.world_size > 1 and _is_recorded_here(folder, identity.rank):
+        cause = f"another process on this machine is rank {identity.rank} of run {identity.run_id}"
+        tell(f"{cause}: this one is recorded as attempt {attempt}; give each process a rank of its own (RANK)")
+    elif not is_expected:
+        tell(f"run {identity.run_id} exists: this is attempt {attempt} of it; pass resume=True if you mean that")
+
+
+def _is_recorded_here(folder: RunFolder, rank: int) -> bool:
+    """Return whether another process on this machine, which is alive, records this rank of a job of several ranks."""
+    for path in find_places().rings(str(folder.path)):
+        if path.name.split(".")[1:2] == [str(rank)]:
+            with contextlib.suppress(OSError):  # it has ended, and its ring is gone
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    if lock_holder(descriptor, ring.LOCK_WRITER) is not None:
+                        return True
+                finally:
+                    os.close(descriptor)
+    return False
 
 
 def _place(run: Run, identity: Identity) -> None:

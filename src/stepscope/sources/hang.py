@@ -14,6 +14,7 @@ from stepscope.analysis.hang.ras_report import read_report
 from stepscope.core.events import is_users
 from stepscope.importers.flight_recorder import read_dumps, world_of
 from stepscope.sources.attempts import nodes_of
+from stepscope.store.states import newest_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +38,7 @@ def hang_evidence(past: Past, now: float | None = None) -> HangEvidence:
     A rank whose end came after the ranks stood still counts as running: it did not cause the hang.
     """
     nodes = nodes_of(past)
-    last = max((node.attempt for node in nodes), default=0)
+    last = newest_attempt(nodes)
     states = {rank: (node.node, state) for node in nodes if node.attempt == last for rank, state in node.ranks.items()}
     events = [event for event in past.events() if not is_users(event) and event.get("attempt", last) == last]
     by_rank: dict[int, list[dict[str, Any]]] = defaultdict(list)
