@@ -41,8 +41,6 @@ NAMED = ("unshare", "-u")
 APART = ("unshare", "-u", "-n", "-p", "-m", "--fork", "--kill-child", "--mount-proc")
 """Starts one that also has its own network, processes and mounts."""
 OWN_MEMORY = 'mount -t tmpfs -o size=256m tmpfs /dev/shm && exec "$@"'
-MARK_SECONDS = 0.2
-"""Seconds between the events of two nodes, whose order must come out right."""
 MOST_ENTRIES = 1000.0
 """Entries of a folder that a network file system lists quickly."""
 CLOCK_ERRORS = {"steps": 0.05, "heartbeat": 1.0}
@@ -89,9 +87,9 @@ class FleetPlan:
 
     @cached_property
     def marks(self) -> list[float]:
-        """When each node writes its event, in seconds after the last step; not in the order of the nodes."""
+        """When each node writes its event, in seconds after the start: spread evenly, not in the order of the nodes."""
         order = random.Random(self.seed).sample(range(self.nodes), self.nodes)
-        return [0.1 + MARK_SECONDS * place for place in order]
+        return [(place + 0.5) / self.nodes * self.steps * self.seconds for place in order]
 
 
 @dataclass

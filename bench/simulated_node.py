@@ -45,7 +45,7 @@ class NodePlan:
     """Folder in which the nodes say that they are ready, and are told when to begin."""
     run_id: str
     mark: float = 0.0
-    """Seconds after the last step at which it writes its event."""
+    """Seconds after the start of the job at which it writes its event."""
 
     def encode(self) -> str:
         """Return it as an argument."""
@@ -84,15 +84,16 @@ def train(plan: NodePlan) -> dict[str, Any]:
         os.environ.update({name: str(number) for name, number in places.items()})
         os.environ["GROUP_RANK"] = str(plan.ranks[0] // len(plan.ranks))
         runs[rank] = stepscope.init(project=PROJECT, run_id=plan.run_id)
-    begin, acknowledged = _meet(Path(plan.meeting), plan.host), 0
+    begin, acknowledged, marked = _meet(Path(plan.meeting), plan.host), 0, 0.0
     for step in range(plan.steps):
+        if not marked and plan.mark < (step + 1) * plan.seconds:
+            _until(begin + plan.mark)
+            marked = time.monotonic()
+            runs[plan.ranks[0]].event(MARK, host=plan.host, step=step)
         _until(begin + (step + 1) * plan.seconds)
         for rank, run in runs.items():
             run.log(logged(plan, rank, step), step=step)
             acknowledged += 1
-    _until(begin + plan.steps * plan.seconds + plan.mark)
-    marked = time.monotonic()
-    runs[plan.ranks[0]].event(MARK, host=plan.host, step=plan.steps - 1)
     for run in runs.values():
         run.finish()
     return {"host": plan.host, "acknowledged": acknowledged, "marked": marked}

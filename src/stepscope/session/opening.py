@@ -170,9 +170,7 @@ def _open(
     if folder.run_file.exists():
         check_format(folder)
     folder.make()
-    attempt = folder.claim(identity.attempt, identity.rank)
-    if attempt > (identity.attempt or 0):
-        _tell_repeated(folder, identity, attempt, is_expected=run_id is None or resume)
+    attempt = _claim(folder, identity, is_expected=run_id is None or resume)
     folder.describe(
         {
             "format": FORMAT_VERSION,
@@ -198,13 +196,18 @@ def _open(
     return run
 
 
-def _tell_repeated(folder: RunFolder, identity: Identity, attempt: int, *, is_expected: bool) -> None:
-    """Tell that this rank of the run exists already, if that is a mistake or may be one."""
-    if identity.world_size > 1 and _is_recorded_here(folder, identity.rank):
-        cause = f"another process on this machine is rank {identity.rank} of run {identity.run_id}"
-        tell(f"{cause}: this one is recorded as attempt {attempt}; give each process a rank of its own (RANK)")
-    elif not is_expected:
-        tell(f"run {identity.run_id} exists: this is attempt {attempt} of it; pass resume=True if you mean that")
+def _claim(folder: RunFolder, identity: Identity, *, is_expected: bool) -> int:
+    """Return the attempt of this process; tell it if this rank exists already and that is, or may be, a mistake."""
+    # torchrun counts neither the restarts in which nodes join or leave, nor those before a node came.
+    is_elastic = "TORCHELASTIC_RESTART_COUNT" in os.environ and identity.world_size > 1
+    attempt = folder.claim(identity.attempt, identity.rank, identity.world_size if is_elastic else 0)
+    if attempt > (identity.attempt or 0):
+        if identity.world_size > 1 and _is_recorded_here(folder, identity.rank):
+            cause = f"another process on this machine is rank {identity.rank} of run {identity.run_id}"
+            tell(f"{cause}: this one is recorded as attempt {attempt}; give each process a rank of its own (RANK)")
+        elif not is_expected:
+            tell(f"run {identity.run_id} exists: this is attempt {attempt} of it; pass resume=True if you mean that")
+    return attempt
 
 
 def _is_recorded_here(folder: RunFolder, rank: int) -> bool:
