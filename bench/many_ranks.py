@@ -24,7 +24,7 @@ KEPT = Path(tempfile.gettempdir()) / "stepscope-many-ranks"
 """Where the run of the figures is kept: making it takes a minute."""
 PAGE, HEAT_MAP, MEMORY = 1.5, 1.0, 1024.0
 """Limits: seconds of the first page and of a map of ranks, MiB of any process."""
-COMMANDS = {"show": 2.0, "show --json": None, "diagnose": None, "ledger": None}
+COMMANDS = {"show": 2.0, "show --json": None, "ranks": 2.0, "diagnose": None, "ledger": None}
 """Commands, each with its limit in seconds."""
 FOUND = 1
 """Exit code of a diagnosis that has found something."""
@@ -36,6 +36,10 @@ FIRST = (
     "/api/events?run={}&limit=500",
 )
 """What the page of a run asks for at first, before its charts."""
+
+
+RANKS_TAB = ("/api/ranks?run={}", "/api/ranks/map?run={}&what=step")
+"""What the Ranks tab asks for, both at once: its table, and its map."""
 
 
 def kept(root: Path, plan: RankRun) -> Path:
@@ -102,14 +106,25 @@ def _page(run: Path, scratch: Path) -> list[Figure]:
             judged = diagnosis.result()
         beside = ", ".join(f"{path.partition('?')[0][5:]} {seconds:.2f}" for path, seconds in times.items())
         grid = _timed(server, _series(key, ["phase/forward"]))
+        cold, warm = (_ranks_tab(server, key) for _ in range(2))
+        other = _timed(server, f"{RANKS_TAB[1].format(key).partition('&')[0]}&what=phase/backward")
         facts = Path(f"/proc/{server.process.pid}/status").read_text(encoding="ascii")
         peak = next(int(line.split()[1]) for line in facts.splitlines() if line.startswith("VmHWM")) / 1024
     return [
         Figure("many_ranks_page", "first page, all its requests", first, "s", PAGE, f"{beside}, series {charts:.2f}"),
         Figure("many_ranks_chart", "one more chart", grid, "s", HEAT_MAP),
+        Figure("many_ranks_map", "the Ranks tab's map, at first", cold[1], "s", HEAT_MAP, f"again {warm[1]:.2f}"),
+        Figure("many_ranks_table", "its table, beside it", cold[0], "s", HEAT_MAP, f"again {warm[0]:.2f}"),
+        Figure("many_ranks_map_metric", "its map of another metric", other, "s", HEAT_MAP),
         Figure("many_ranks_diagnosis", "the diagnosis that appears on it", judged, "s", None),
         Figure("many_ranks_server", "memory of the server", peak, "MiB", MEMORY),
     ]
+
+
+def _ranks_tab(server: Server, key: str) -> list[float]:
+    """Return the seconds of each request of the Ranks tab, which sends them together."""
+    with ThreadPoolExecutor(len(RANKS_TAB)) as pool:
+        return list(pool.map(lambda path: _timed(server, path.format(key)), RANKS_TAB))
 
 
 def _series(key: str, names: list[str]) -> str:

@@ -45,7 +45,7 @@ class NodePlan:
     """Folder in which the nodes say that they are ready, and are told when to begin."""
     run_id: str
     mark: float = 0.0
-    """Seconds after the last step at which it writes its event."""
+    """Seconds after the start of the job at which it writes its event."""
 
     def encode(self) -> str:
         """Return it as an argument."""
@@ -76,26 +76,27 @@ def logged(plan: NodePlan, rank: int, step: int) -> dict[str, float]:
     }
 
 
-def train(plan: NodePlan) -> int:
-    """Record the ranks of this node; return the rows that were acknowledged."""
+def train(plan: NodePlan) -> dict[str, Any]:
+    """Record the ranks of this node; return what it did: rows that were acknowledged, and when it wrote its event."""
     runs = {}
     for local, rank in enumerate(plan.ranks):
         places = {"RANK": rank, "WORLD_SIZE": plan.world, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": len(plan.ranks)}
         os.environ.update({name: str(number) for name, number in places.items()})
         os.environ["GROUP_RANK"] = str(plan.ranks[0] // len(plan.ranks))
         runs[rank] = stepscope.init(project=PROJECT, run_id=plan.run_id)
-    begin, acknowledged = _meet(Path(plan.meeting), plan.host), 0
+    begin, acknowledged, marked = _meet(Path(plan.meeting), plan.host), 0, 0.0
     for step in range(plan.steps):
+        if not marked and plan.mark < (step + 1) * plan.seconds:
+            _until(begin + plan.mark)
+            marked = time.monotonic()
+            runs[plan.ranks[0]].event(MARK, host=plan.host, step=step)
         _until(begin + (step + 1) * plan.seconds)
         for rank, run in runs.items():
             run.log(logged(plan, rank, step), step=step)
             acknowledged += 1
-    _until(begin + plan.steps * plan.seconds + plan.mark)
-    runs[plan.ranks[0]].event(MARK, host=plan.host, step=plan.steps - 1)
-    _until(begin + plan.steps * plan.seconds + 1.0)
     for run in runs.values():
         run.finish()
-    return acknowledged
+    return {"host": plan.host, "acknowledged": acknowledged, "marked": marked}
 
 
 def _meet(folder: Path, host: str) -> float:
@@ -119,8 +120,7 @@ def main(arguments: list[str]) -> int:
     socket.sethostname(plan.host)
     child = os.fork()
     if not child:
-        answer: dict[str, Any] = {"host": plan.host, "acknowledged": train(plan)}
-        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.write(json.dumps(train(plan)) + "\n")
         return 0
     status = 1
     with contextlib.suppress(ChildProcessError):

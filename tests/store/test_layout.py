@@ -104,6 +104,29 @@ def test_attempts_are_claimed_once(folder):
     assert folder.claim(1, 1) == 1
 
 
+def claimed(folder, attempt, ranks, world_size):
+    """Return the attempts that ranks of an elastic job claim, in this order."""
+    return [folder.claim(attempt, rank, world_size) for rank in ranks]
+
+
+def test_ranks_of_an_elastic_job_agree_on_an_attempt(folder):
+    """torchrun does not count restarts in which nodes join or leave: all ranks of a round have one attempt even so."""
+    folder.make()
+    assert claimed(folder, 0, range(4), 4) == [0] * 4
+    assert claimed(folder, 0, [5, 0, 6, 1, 2, 7, 3, 4], 8) == [1] * 8  # a node joins, whose ranks may come first
+    assert claimed(folder, 0, range(4), 4) == [2] * 4  # and leaves
+    assert claimed(folder, 1, [0, 1], 4) == [2 + 1] * 2  # a failure, counted by the agents that saw it
+    assert claimed(folder, 0, [2, 3], 4) == [3] * 2  # and not by the one that replaces the failed node
+    assert claimed(folder, 7, range(4), 4) == [7] * 4
+
+
+def test_claims_of_an_older_version_have_no_size(folder):
+    """A job that goes on with a run whose claims are empty joins its newest attempt, or begins the next."""
+    folder.make()
+    assert [folder.claim(0, rank) for rank in range(2)] == [0, 0]
+    assert claimed(folder, 0, [2, 0], 4) == [0, 1]
+
+
 def test_run_file_is_written_once(folder):
     """The first process describes the run; the others leave it as it is."""
     assert folder.describe({"id": "first", "created": 7})

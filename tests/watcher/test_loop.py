@@ -214,6 +214,15 @@ def test_heartbeat(stage):
     assert stage.clock.wall // 1000 - node.time < 2e6
 
 
+def test_heartbeat_after_a_slow_disk(stage, monkeypatch):
+    """A heartbeat has the time at which it is written, however long the tick waited for its disk."""
+    monkeypatch.setattr("stepscope.store.tail._sync", lambda _: stage.clock.go_on(7.0))
+    stage.trainer().run.log({"a": 1.0})
+    stage.tick()
+    assert stage.node().time == stage.clock.wall // 1000
+    assert stage.node().monotonic_ns == stage.clock.monotonic
+
+
 def test_heartbeat_in_the_ring(stage):
     """Each tick leaves its time in the ring, for the trainer to see that it is watched."""
     trainer = stage.trainer()

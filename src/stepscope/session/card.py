@@ -130,10 +130,10 @@ def _shell(path: Path) -> str:
 
 def _trained(path: Path) -> list[StepTotals]:
     """Return the steps of each rank of the last attempt, as the watchers counted them; the first rank first."""
-    from stepscope.store.states import read_nodes
+    from stepscope.store.states import newest_attempt, read_nodes
 
     nodes, _ = read_nodes(RunFolder(path))
-    last = max((node.attempt for node in nodes), default=0)
+    last = newest_attempt(nodes)
     ranks = [each for node in nodes if node.attempt == last for each in node.ranks.items()]
     ordered = [state for _, state in sorted(ranks, key=lambda each: each[0])]
     return [StepTotals(one.steps, one.step_seconds) for one in ordered if one.steps and one.step_seconds]

@@ -171,9 +171,7 @@ def _open(
     if folder.run_file.exists():
         check_format(folder)
     folder.make()
-    attempt = folder.claim(identity.attempt, identity.rank)
-    if attempt > (identity.attempt or 0) and run_id is not None and not resume:
-        tell(f"run {identity.run_id} exists: this is attempt {attempt} of it; pass resume=True if you mean that")
+    attempt = _claim(folder, identity, is_expected=run_id is None or resume)
     folder.describe(
         {
             "format": FORMAT_VERSION,
@@ -200,6 +198,34 @@ def _open(
         more = (str(chosen.get("web.refresh_interval")), ",".join(chosen.get("web.metrics")))
         serve_beside(base.absolute(), str(chosen.get("web.host")), int(chosen.get("web.port")), *more)
     return run
+
+
+def _claim(folder: RunFolder, identity: Identity, *, is_expected: bool) -> int:
+    """Return the attempt of this process; tell it if this rank exists already and that is, or may be, a mistake."""
+    # torchrun counts neither the restarts in which nodes join or leave, nor those before a node came.
+    is_elastic = "TORCHELASTIC_RESTART_COUNT" in os.environ and identity.world_size > 1
+    attempt = folder.claim(identity.attempt, identity.rank, identity.world_size if is_elastic else 0)
+    if attempt > (identity.attempt or 0):
+        if identity.world_size > 1 and _is_recorded_here(folder, identity.rank):
+            cause = f"another process on this machine is rank {identity.rank} of run {identity.run_id}"
+            tell(f"{cause}: this one is recorded as attempt {attempt}; give each process a rank of its own (RANK)")
+        elif not is_expected:
+            tell(f"run {identity.run_id} exists: this is attempt {attempt} of it; pass resume=True if you mean that")
+    return attempt
+
+
+def _is_recorded_here(folder: RunFolder, rank: int) -> bool:
+    """Return whether another process on this machine, which is alive, records this rank of a job of several ranks."""
+    for path in find_places().rings(str(folder.path)):
+        if path.name.split(".")[1:2] == [str(rank)]:
+            with contextlib.suppress(OSError):  # it has ended, and its ring is gone
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    if lock_holder(descriptor, ring.LOCK_WRITER) is not None:
+                        return True
+                finally:
+                    os.close(descriptor)
+    return False
 
 
 def _place(run: Run, identity: Identity) -> None:

@@ -17,6 +17,7 @@ from stepscope.core.vocabulary import aliases, by_canonical, canonical
 from stepscope.sources.attempts import PHASE, STEP, at_keys, attempts_of, counts_of, is_foreign, logged_series, nodes_of
 from stepscope.sources.clocks import rank_seconds, true_events
 from stepscope.sources.first_error import first_error_of
+from stepscope.store.states import newest_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +43,7 @@ USELESS = ("stepscope/", PHASE, STEP, "steps_total")
 def evidence_of(past: Past) -> Evidence:
     """Return the evidence of the last attempt of a run."""
     counts = counts_of(past)
-    last = max(past.attempts, default=0)
+    last = newest_attempt(nodes_of(past))
     if counts.get(STEP, 0) > MOST_STEPS:
         ranks = _long(past, counts, last)
     elif is_foreign(past):  # as its file is judged: the ledger cuts its time into other pieces

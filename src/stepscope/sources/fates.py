@@ -8,6 +8,7 @@ from stepscope.analysis.clocks import UNKNOWN, ClockOffset
 from stepscope.analysis.node_fates import NodeFate, NodeLife, RankLife, node_fates
 from stepscope.sources.attempts import nodes_of
 from stepscope.sources.clocks import clock_offsets
+from stepscope.store.states import newest_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +22,9 @@ UNKNOWN_SPREAD = 60.0
 
 def fates_of(past: Past, nodes: Sequence[NodeState] | None = None) -> list[NodeFate]:
     """Return the fate of each node in each attempt; `nodes` need not be read again if they are given."""
-    known = nodes_of(past) if nodes is None else nodes
+    known = list(nodes_of(past) if nodes is None else nodes)
+    last = newest_attempt(known)
+    known = [node for node in known if node.attempt <= last]  # not the second process of a rank
     if len({node.node for node in known}) < 2:
         return node_fates(lives_of(known, {}))
     return node_fates(lives_of(known, clock_offsets(past)))

@@ -13,6 +13,7 @@ from stepscope.sources.attempts import is_foreign, nodes_of
 from stepscope.sources.clocks import clock_offsets
 from stepscope.store.console import ConsoleQuery, console_ranks
 from stepscope.store.layout import RunFolder
+from stepscope.store.states import newest_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ def first_error_of(past: Past) -> FirstError | None:
     if is_foreign(past):
         return None
     nodes = nodes_of(past)
-    attempt = max((node.attempt for node in nodes), default=0)
+    attempt = newest_attempt(nodes)
     nodes = [node for node in nodes if node.attempt == attempt]
     ends = ends_of(nodes)
     errors = [

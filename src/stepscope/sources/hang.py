@@ -17,7 +17,7 @@ from stepscope.importers.flight_recorder import read_dumps, world_of
 from stepscope.sources.attempts import nodes_of
 from stepscope.sources.rank_blame import stands
 from stepscope.sources.torch_dumps import TorchDumps, torch_dumps
-from stepscope.store.states import ABNORMAL
+from stepscope.store.states import ABNORMAL, newest_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ def hang_evidence(past: Past, now: float | None = None) -> HangEvidence:
     A rank whose end came after the ranks stood still counts as running: it did not cause the hang.
     """
     nodes = nodes_of(past)
-    last = max((node.attempt for node in nodes), default=0)
+    last = newest_attempt(nodes)
     states = {rank: (node.node, state) for node in nodes if node.attempt == last for rank, state in node.ranks.items()}
     by_rank, reports = _events(past, last)
     since = min(_stood(by_rank).values(), default=None)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.analysis.stragglers.lateness import judge
 from stepscope.analysis.stragglers.pace import StepTiming
+from stepscope.store.states import newest_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +22,7 @@ LATE = 0.1
 def lateness_now(nodes: Iterable[NodeState], share: float = LATE) -> Lateness | None:
     """Return who is late in the newest steps of the last attempt, as the alert judges it; None if nobody is."""
     every = list(nodes)
-    last = max((node.attempt for node in every), default=0)
+    last = newest_attempt(every)
     states = [
         state
         for node in every

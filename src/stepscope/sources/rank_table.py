@@ -19,6 +19,7 @@ from stepscope.sources.attempts import PHASE, STEP, nodes_of
 from stepscope.sources.rank_blame import blamed_ranks
 from stepscope.sources.rank_places import Whereabouts, places_of
 from stepscope.store.rank_matrix import MatrixAsk, rank_matrix
+from stepscope.store.states import newest_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,7 +124,7 @@ def rank_table(
     last phases, which saves reading samples and events.
     """
     nodes = nodes_of(past)
-    attempt = max((node.attempt for node in nodes), default=0)
+    attempt = newest_attempt(nodes)
     current = [node for node in nodes if node.attempt == attempt]
     states = {rank: (node.node, state) for node in current for rank, state in node.ranks.items()}
     newest = max((state.step for _, state in states.values() if state.step is not None), default=None)
@@ -250,7 +251,7 @@ def _per_step(grid: RankMatrix, name: str) -> Floats:
 
 def rank_map(past: Past, what: str = LATE, steps: tuple[int, int] | None = None, buckets: int = 160) -> RankMap:
     """Return a quantity by rank and bucket of steps: how late each rank is (`LATE`), else a metric as recorded."""
-    attempt = max((node.attempt for node in nodes_of(past)), default=0)
+    attempt = newest_attempt(nodes_of(past))
     names = (STEP, *WAITING) if what == LATE else (what,)
     grid = rank_matrix(past, MatrixAsk(names, attempt, steps, buckets))
     if what == LATE:

@@ -21,6 +21,8 @@ LATER_FILE = "later.json"
 LABELS_FILE = "labels.json"
 DUMPS_FOLDER = "flight"
 FOLDERS = ("nodes", "events", "tail", "metrics", "claims")
+MOST_CLAIMS = 8
+"""Claims of one attempt that are read to learn the size of its job: they agree."""
 _TAIL = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<first>\d+)\.log")
 _UNIT = re.compile(r"(?P<node>[^.].*)-(?P<attempt>\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
 
@@ -160,17 +162,35 @@ class RunFolder:
         spans = self.all_tails() + self.all_units()
         return max((span.last for span in spans if span.writer == writer), default=-1) + 1
 
-    def claim(self, attempt: int | None, rank: int) -> int:
-        """Claim and return the first attempt, from `attempt` on, that no process of this rank has claimed."""
-        number = attempt or 0
+    def claim(self, attempt: int | None, rank: int, world_size: int = 0) -> int:
+        """Claim and return the first attempt, from `attempt` on, that no process of this rank has claimed.
+
+        With `world_size`, for a launcher that may restart its ranks without counting that: never an attempt before the
+        newest that any rank has claimed, and a new one if that belongs to a job of another size.
+        """
+        number = max(attempt or 0, self._newest_claimed(world_size) if world_size else 0)
         while True:
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                os.close(os.open(self.path / "claims" / f"{number}-{rank}", flags, 0o600))
+                descriptor = os.open(self.path / "claims" / f"{number}-{rank}", flags, 0o600)
             except FileExistsError:
                 number += 1
             else:
+                with open(descriptor, "wb", closefd=True) as file:
+                    file.write(str(world_size).encode() if world_size else b"")
                 return number
+
+    def _newest_claimed(self, world_size: int) -> int:
+        """Return the newest attempt that was claimed; the one after it if that is known to have had another size."""
+        claims: dict[int, list[str]] = {}
+        for name in os.listdir(self.path / "claims"):
+            attempt, _, rank = name.partition("-")
+            if attempt.isdecimal() and rank.isdecimal():
+                claims.setdefault(int(attempt), []).append(name)
+        newest = max(claims, default=0)
+        sizes = {(self.path / "claims" / name).read_bytes()[:20] for name in claims.get(newest, [])[:MOST_CLAIMS]}
+        sizes.discard(b"")  # of an older version, or just being written
+        return newest + 1 if sizes and str(world_size).encode() not in sizes else newest
 
     def created(self) -> int | None:
         """Return the creation time in run.json (microseconds since 1970 UTC); None if it has none."""

@@ -7,6 +7,7 @@ import json
 import math
 import time
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.clock import boot_id
@@ -16,7 +17,7 @@ from stepscope.store.beats import ServerClock, ahead_of_server
 from stepscope.store.layout import RunFolder, Writer, age_of, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 LOST_AFTER = 30.0
@@ -31,6 +32,10 @@ MOST_FILES, MOST_RANKS = 4096, 50_000
 """Maximum node files, and ranks over all nodes, read of one run; no real run has more."""
 MOST_BYTES = 1 << 24
 """Maximum bytes of a node's file."""
+OVERLAP = 5.0
+"""Seconds for which two processes have one rank before it is told: the clocks of nodes are known to about a second."""
+MOST_TWICE = 4
+"""Ranks that were started twice of which each is told."""
 COMPUTED = ("ahead_seconds",)
 """Fields of a node that are not in its file."""
 _SERVER_CLOCK = ServerClock()
@@ -182,6 +187,7 @@ def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
             problems.append(f"{path.name}: {error}")
     for node, seconds in zip(nodes, ahead_of_server(list(zip(_beats(nodes), changed, strict=True))), strict=True):
         node.ahead_seconds = seconds
+    problems += _told_twice(started_twice(nodes))
     if not nodes and not problems and age_of(folder.run_file, time.time()) > LOST_AFTER:
         cause = "it ended before a watcher came, or nobody could write to its folder"
         nodes.append(NodeState("", 0, ended=True, ranks={0: RankState("lost", cause, inferred=True)}))
@@ -209,12 +215,59 @@ def _mark_lost(ranks: Iterable[RankState]) -> None:
             rank.inferred = True
 
 
+def newest_attempt(nodes: Iterable[NodeState]) -> int:
+    """Return the last attempt of a run; 0 without any.
+
+    An attempt of a few ranks whose numbers other processes still had is none: it holds the rows of a rank that was
+    started twice, and the job goes on in the attempt before.
+    """
+    every = list(nodes)
+    ranks = {node.attempt: set[int]() for node in every}
+    for node in every:
+        ranks[node.attempt].update(node.ranks)
+    last = max(ranks, default=0)
+    twice = started_twice(every) if len(ranks) > 1 else []
+    for attempt in sorted(ranks, reverse=True):
+        second = {rank for rank, (_, later) in twice if later.attempt == attempt}
+        if not ranks[attempt] or second != ranks[attempt]:
+            return attempt
+        if not any(second < ranks[node.attempt] for rank, (node, later) in twice if later.attempt == attempt):
+            return attempt
+    return last
+
+
+def started_twice(nodes: Iterable[NodeState]) -> list[tuple[int, tuple[NodeState, NodeState]]]:
+    """Return the ranks that two processes had at the same time, with the node of the first and of the second."""
+    lives: dict[int, list[tuple[float, float, NodeState]]] = {}
+    for node in nodes:
+        for number, rank in node.ranks.items():
+            if rank.started:
+                lives.setdefault(number, []).append((node.true(rank.started), node.true(rank.ended or node.time), node))
+    found = []
+    for number, some in sorted(lives.items()):
+        some.sort(key=lambda life: life[0])
+        for (_, until, first), (began, _, second) in pairwise(some):
+            if until - began > OVERLAP * 1e6:
+                found.append((number, (first, second)))
+    return found
+
+
+def _told_twice(twice: list[tuple[int, tuple[NodeState, NodeState]]]) -> Iterator[str]:
+    """Yield a sentence for each pair of processes that claimed the same rank; a few are enough."""
+    for number, (first, second) in twice[:MOST_TWICE]:
+        places = first.node if first.node == second.node else f"{first.node} and {second.node}"
+        where = f"on {places}, as attempts {first.attempt} and {second.attempt}"
+        yield f"rank {number} was recorded by two processes at once, {where}; give each process a rank of its own"
+    if len(twice) > MOST_TWICE:
+        yield f"{len(twice) - MOST_TWICE} more ranks were recorded by two processes at once"
+
+
 def overall(nodes: list[NodeState]) -> tuple[str, str]:
     """Return state and cause of a run: those of its last attempt, by its earliest abnormal end.
 
     The cause of a finished run is what was still wrong at its end, such as a NaN loss.
     """
-    last = max((node.attempt for node in nodes), default=0)
+    last = newest_attempt(nodes)
     current = [node for node in nodes if node.attempt == last]
     ranks = [rank for node in current for rank in node.ranks.values()]
     bad = [(node, rank) for node in current for rank in node.ranks.values() if rank.state in ABNORMAL]

@@ -21,7 +21,7 @@ from stepscope.store.machine import read_machines
 from stepscope.store.meta import read_meta
 from stepscope.store.points import NO_NS, Points
 from stepscope.store.series import by_name
-from stepscope.store.states import read_nodes
+from stepscope.store.states import newest_attempt, read_nodes
 from stepscope.tui.feed import SceneFeed
 from stepscope.tui.reading import PastRequest, request
 from stepscope.views.event_list import QUIET, EventCount, line_of
@@ -254,7 +254,7 @@ class RunFeed(SceneFeed):
         scene.status = status(self._folder, self._facts, self._events, now)
         scene.sinks = sink_rows(self._folder)
         nodes, _ = read_nodes(self._folder)
-        newest = max((node.attempt for node in nodes), default=0)
+        newest = newest_attempt(nodes)
         for node in nodes:
             for number, state in node.ranks.items() if node.attempt == newest else ():
                 rank = self._rank(number)

@@ -21,6 +21,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.remedies import remedy
 from stepscope.core.ring import NO_STEP
 from stepscope.sources.attempts import attempts_of, is_foreign, nodes_of, series_in, some_ranks
+from stepscope.store.states import newest_attempt
 from stepscope.views.sums import sums_of
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def _usage(ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, price
 def _exhaustion(past: Past, sampled: _Sampled, ranks: Collection[int] | None) -> Iterator[Finding]:
     """Yield leaks and disks that fill up, in the last attempt."""
     host = sampled.most.get("cgroup/memory_limit_bytes") or sampled.most.get("memory/total_bytes")
-    last = max(past.attempts, default=0)
+    last = newest_attempt(nodes_of(past))
     machines: dict[int, dict[str, tuple[Floats, Floats]]] = {}
     for name in sampled.names:
         parts = name.split("/")

@@ -27,7 +27,7 @@ from stepscope.store.parquet import Selection
 from stepscope.store.retention import size_of
 from stepscope.store.series import Series, by_name, summarize, whole
 from stepscope.store.snapshot import take_snapshot
-from stepscope.store.states import LOST_AFTER, NodeState, read_nodes
+from stepscope.store.states import LOST_AFTER, NodeState, newest_attempt, read_nodes
 from stepscope.views.buckets import buckets_of
 from stepscope.views.event_list import QUIET, last_texts, line_of
 from stepscope.views.nodes import DEFINITION as NODES
@@ -291,7 +291,7 @@ def machine(past: Past, sums: Sums) -> dict[str, Any]:
 
 def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[str, Any]:
     """Return how the run ended: the first error, the last steps and lines of its rank, and what came before."""
-    attempt = max((rank["attempt"] for rank in attempts), default=0)
+    attempt = newest_attempt(nodes_of(past))
     own = [rank for rank in attempts if rank["attempt"] == attempt]
     bad = [rank for rank in own if rank["state"] not in {"finished", "running"}]
     first = first_error_of(past)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.clock import boot_id, jumps
+from stepscope.core.clock import boot_id, jumps, read_pair
 from stepscope.store.drain import SEAL_BYTES, Drain, OwnRows
 from stepscope.store.layout import Writer
 from stepscope.store.machine import MachineDescription
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from stepscope.core.clock import Pair
+    from stepscope.core.clock import Clock, Pair
     from stepscope.store.drain import Stream
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.ranks import WatchedRank
@@ -33,10 +33,14 @@ class Attempts:
         sealing: Sealing,
         ranks: Mapping[Path, WatchedRank],
         seal_bytes: int = SEAL_BYTES,
+        clock: Clock | None = None,
     ) -> None:
-        """Open nothing yet; `ranks` always holds the live ranks, tails of `seal_bytes` are sealed even in a burst."""
+        """Open nothing yet; `ranks` always holds the live ranks, tails of `seal_bytes` are sealed even in a burst.
+
+        With a `clock`, a heartbeat has the time at which it is written: a tick may have waited for its disk before.
+        """
         self._folder, self._node, self._sealing, self._ranks = folder, node, sealing, ranks
-        self._seal_bytes = seal_bytes
+        self._seal_bytes, self._clock = seal_bytes, clock
         self._found: dict[int, tuple[Drain, NodeState]] = {}
         self._opened: dict[tuple[int, int], float] = {}
         self._pair: Pair | None = None
@@ -91,6 +95,7 @@ class Attempts:
     def beat(self, node: NodeState, pair: Pair) -> None:
         """Write a node's file with a new heartbeat."""
         node.counter += 1
+        pair = pair if self._clock is None else read_pair(self._clock)
         node.time, node.monotonic_ns, node.boot_id = pair.wall_ns // 1000, pair.monotonic_ns, boot_id()
         node.save(self._folder)
 

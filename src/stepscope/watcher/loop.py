@@ -152,7 +152,7 @@ class Watcher:
         self._sealing, self._journal = sealing, journal
         self.node = node_name(places.disk, boot_id())
         self._ranks: dict[Path, WatchedRank] = {}
-        self._attempts = Attempts(folder, self.node, sealing, self._ranks, pace.seal_bytes)
+        self._attempts = Attempts(folder, self.node, sealing, self._ranks, pace.seal_bytes, clock)
         self.bad: set[Path] = set()
         """Rings that we leave alone: unreadable, of another version, or of a deleted run."""
         self._due = dict.fromkeys(("beat", "describe", "discover", "meter", "sync", "heartbeat"), 0.0)
