@@ -231,3 +231,10 @@ def test_the_cause_of_a_hang_stands_first_though_all_ranks_hang():
     shown = text_of(draw(scene, ViewOptions(view="ranks"), 120, 40)).splitlines()
     assert "rank 5 on node-a causes the hang" in shown[2]
     assert "5 hung" in shown[5]
+
+
+def test_the_overview_names_the_late_rank():
+    """The steps shown are those of all ranks: the rank that the others wait for is named beside them."""
+    assert "rank 2 is late by 100 ms" in text_of(draw(run_scene(), ViewOptions(), 120, 36))
+    scene = run_scene(1)
+    assert "late" not in text_of(draw(scene, ViewOptions(), 120, 36))

@@ -13,6 +13,8 @@ from stepscope.tui.draw_machine import machine_lines, machine_rows
 from stepscope.tui.draw_sinks import sink_line
 from stepscope.tui.frame import beside, box, fitted, flowed, length, stacked
 from stepscope.tui.theme import phase_style, signs_of, state_style
+from stepscope.views.ranks import LATE_SECONDS, LATE_SHARE
+from stepscope.views.terminal_ranks import lateness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,13 +108,22 @@ def _machine_box(scene: TerminalScene, options: ViewOptions, width: int, rows: i
     return box([("machine", "title")], machine_lines(scene, options, width - 2, rows), width, rows + 2)
 
 
+def _latest(scene: TerminalScene, step_seconds: float) -> Line:
+    """Return the rank that is the latest in the steps shown, if one is late."""
+    late = {rank: seconds for rank, (_, seconds) in lateness([*scene.ranks.values()]).items()}
+    worst = max(late, key=lambda rank: late[rank], default=-1)
+    if worst < 0 or late[worst] < max(LATE_SECONDS, LATE_SHARE * step_seconds):
+        return []
+    return [(f"rank {worst} is late by {format_value(late[worst], 'seconds')}", "bad")]
+
+
 def step_box(scene: TerminalScene, width: int, height: int, *, exact: bool = False) -> list[Line]:
     """Return the phases of a step as one bar, with their durations."""
     phases, seconds = scene.phases(), scene.step_seconds()
     if seconds is None:
         return []
     inner = width - 4
-    end: Line = [("recent steps", "dim")] if width >= 60 else []
+    end: Line = _latest(scene, seconds) or ([("recent steps", "dim")] if width >= 60 else [])
     title: Line = [("step ", "title"), (format_value(seconds, "seconds"), "bold")]
     if not phases:
         return box(title, [[(" no phases are recorded", "dim")]], width, height if exact else min(height, 3), end)
