@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from stepscope.analysis.diagnosis.rank_facts import rank_facts
 from stepscope.analysis.diagnosis.verdict import findings, primary
 from stepscope.core.numbers import format_value
 from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, steps, track
@@ -105,3 +106,33 @@ def test_ranks_that_hardly_talk_are_none() -> None:
     """Most of it is hidden."""
     told = findings(evidence(steps(), steps(rank=1), series=exposed([0.003] * 9, [0.004] * 9), events=[SETUP]))
     assert [one.kind for one in told if one.severity != "info"] == []
+
+
+def test_places_and_clocks_of_ranks_are_known_from_events_and_samples() -> None:
+    """Stages from events, whatever else they hold; NUMA node and CPU clock from the samples of the rank's machine."""
+    placed = [{"kind": "rank_placed", "rank": rank, "coordinates": {"pipeline": rank % 2}} for rank in range(4)]
+    placed += [{"kind": "rank_placed", "rank": 9, "coordinates": {}}, {"kind": "rank_placed", "coordinates": "x"}]
+    series = {
+        "process/3/numa_node": {-2: track([1.0] * 9)},
+        "process/3/cpu_ratio": {-2: track([0.5] * 9)},
+        "cpu/frequency_hertz": {-1: track([3e9] * 9), -2: track([2e9] * 9)},
+    }
+    found = rank_facts(evidence(*ranks(None, ""), events=placed, series=series))
+    assert found[3] == {"pipeline": 1.0, "numa_node": 1.0, "cpu_ratio": 0.5, "cpu_clock_hertz": 2e9}
+    assert found[2] == {"pipeline": 0.0}
+
+
+def test_a_pipeline_stage_with_more_work_is_named() -> None:
+    """All its ranks are late and no others; the remedy is about layers."""
+    made = ranks(None, "")
+    for rank in (1, 3):
+        made[rank] = steps(HEALTHY | {"forward": HEALTHY["forward"] + SLOW}, rank=rank)
+    for rank in (0, 2):
+        made[rank] = steps(HEALTHY | {"backward": HEALTHY["backward"] + SLOW}, rank=rank)
+    placed = [
+        {"kind": "rank_placed", "time": 1.7e9, "rank": rank, "coordinates": {"pipeline": rank % 2}} for rank in range(4)
+    ]
+    found = findings(evidence(*made, events=placed))[0]
+    assert (found.evidence["cause"], found.evidence["reason"]) == ("work", "stage")
+    assert " for pipeline stage 1 (ranks 1 and 3): all ranks of pipeline stage 1 are late, and no other; " in found.text
+    assert "fewer layers" in found.remedy

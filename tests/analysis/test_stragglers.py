@@ -119,6 +119,17 @@ def test_a_reason_that_is_seen_counts_more_than_what_ranks_have_in_common() -> N
     assert (late.first.cause.reason, late.group) == ("heat", "")
 
 
+def test_slow_cpus_of_a_node_are_the_reason_only_if_all_its_ranks_are_late() -> None:
+    """Its ranks share them; two nodes of four ranks."""
+    clocks = [{"cpu_clock_hertz": 1.2e9 if rank >= 4 else 2.8e9} for rank in range(8)]
+    late = found(Job(per_node=4, slow={(rank, "forward"): 0.03 for rank in range(4, 8)}, facts=clocks))
+    assert (late.node, late.first.cause.kind, late.first.cause.reason) == ("node-1", "compute", "cpu_clock")
+    assert "the CPUs of its node run at 1.2 GHz, the others at 2.8 GHz" in late.text()
+    assert "governor" in late.remedy()
+    late = found(Job(per_node=4, slow={(5, "forward"): 0.03}, facts=clocks))
+    assert late.first.cause.reason == ""
+
+
 def test_a_rank_with_more_python_code_does_not_blame_others_for_the_cpu() -> None:
     """Where everybody waits for a CPU as long as it computes, other programs make nobody late."""
     facts = [{"run_wait_ratio": 0.05, "cpu_ratio": 0.1}] * 8

@@ -108,6 +108,8 @@ straggler/power: check the power supply, the power limit and the cables of the G
     PERFORMANCE,POWER` shows the reason
 straggler/clock: check the clocks of {who}: `nvidia-smi -q -d CLOCK,PERFORMANCE`; reset application clocks (nvidia-smi
     -rac), or give all GPUs the same (nvidia-smi -lgc)
+straggler/cpu_clock: check the CPUs of the node of {who}: heat and fans (`sensors`, dmesg), the governor (cpupower
+    frequency-info; performance), power limits (turbostat), and its BIOS settings; compare with another node
 straggler/host: look at the Python code that only {who} runs: `stepscope profile RUN` shows it; log and save less often
     or in the background, and call gc.freeze() once the model is loaded
 straggler/link: check the network of {who}: its cables, link speed and errors (ibstat, ethtool -S), and which interface

@@ -30,6 +30,7 @@ MOST_NODES = 1024
 FRESH = 0.1
 """Weight of the newest sample in the mean of a machine's values: about the last ten samples count."""
 PROCESS_FACTS = ("run_wait_ratio", "cpu_ratio", "numa_node")
+CPU_CLOCK = "cpu/frequency_hertz"
 GPU_FACTS = {
     "sm_clock_hertz": "gpu_clock_hertz",
     "temperature_celsius": "gpu_celsius",
@@ -65,6 +66,8 @@ class MachineFacts:
         for at, rank in enumerate(numbers):
             names = {fact: f"process/{rank}/{fact}" for fact in PROCESS_FACTS}
             now = {fact: latest[name] for fact, name in names.items() if name in latest}
+            if CPU_CLOCK in latest:
+                now["cpu_clock_hertz"] = latest[CPU_CLOCK]
             if len(gpus) == len(numbers):  # launchers give the ranks of a node its GPUs in order
                 for name, fact in GPU_FACTS.items():
                     value = latest.get(f"gpu/{gpus[at]}/{name}")

@@ -28,8 +28,9 @@ def rank_facts(evidence: Evidence) -> dict[int, dict[str, float]]:
                 found[rank][fact] = median(value)
     for rank, facts in found.items():
         for name in PROCESS:
-            for track in evidence.series.get(f"process/{rank}/{name}", {}).values():
+            for source, track in evidence.series.get(f"process/{rank}/{name}", {}).items():
                 _mean(facts, name, evidence.during(track))
+                _mean(facts, "cpu_clock_hertz", evidence.series.get("cpu/frequency_hertz", {}).get(source))
     for event in evidence.of_kind(PLACED):
         if event.get("rank") in found:
             found[event["rank"]] |= place_facts(event.get("coordinates"))

@@ -32,6 +32,7 @@ FACTS = {
     "cpu_ratio": "CPU time of its process, as a share of one CPU",
     "gpu_forward_seconds": "forward passes of a step by the clock of its GPU",
     "gpu_clock_hertz": "clock of its GPU",
+    "cpu_clock_hertz": "clock of the CPUs of its node",
     "gpu_celsius": "temperature of its GPU",
     "gpu_hot_ratio": "share of the time in which heat reduced the clock of its GPU",
     "gpu_braked_ratio": "share of the time in which power or hardware limits reduced the clock of its GPU",
@@ -43,9 +44,9 @@ MORE_WORK, OF_EXCESS = 0.1, 0.3
 """More work is the cause if there is this share more of it, and this share of the time that is spent in excess."""
 WAITED = 0.4
 """Waiting for a CPU is the cause if it explains this share of what a rank is late."""
-THROTTLED, SLOWER_CLOCK = 0.1, 0.05
+THROTTLED, SLOWER_CLOCK, SLOWER_CPUS = 0.1, 0.05, 0.15
 """A GPU is the cause if it was throttled in this share of the time more than the others, or its clock is this share
-slower."""
+slower; and CPUs, whose clock also follows the load, if theirs is this share slower."""
 
 
 class Cause(NamedTuple):
@@ -56,7 +57,7 @@ class Cause(NamedTuple):
     text: str
     """What can be seen of it, with numbers."""
     reason: str = ""
-    """What is behind it, where that is seen: other_programs, heat, power, clock; of a group numa, stage, experts."""
+    """What is behind it, where that is seen: other_programs, heat, power, clock, cpu_clock, numa, stage, experts."""
 
 
 def cause_of(late: StepTiming, others: Sequence[StepTiming], phase: str, seconds: float) -> Cause:
@@ -74,10 +75,10 @@ def cause_of(late: StepTiming, others: Sequence[StepTiming], phase: str, seconds
         text = f"other programs use its CPUs: it waits for one in {format_share(late.facts['run_wait_ratio'])} of "
         return Cause(COMPUTE, f"{text}the time; {spent}", "other_programs")
     kind = PHASE_CAUSES.get(phase, HOST)
-    if kind == COMPUTE:
-        why, reason = _device(late, others)
-        return Cause(kind, f"{spent}{f'; {why}' if why else ''}", reason)
-    return Cause(kind, spent)
+    why, reason = _device(late, others) if kind == COMPUTE else ("", "")
+    if not why and kind in (COMPUTE, HOST):
+        why, reason = _processors(late, others)
+    return Cause(kind, f"{spent}{f'; {why}' if why else ''}", reason)
 
 
 def _more_work(late: StepTiming, others: Sequence[StepTiming], mine: float, theirs: float) -> str:
@@ -114,11 +115,25 @@ def _device(late: StepTiming, others: Sequence[StepTiming]) -> tuple[str, str]:
         return f"heat reduces the clock of its GPU{at}", "heat"
     if braked is not None and braked >= THROTTLED:
         return "power or hardware limits reduce the clock of its GPU", "power"
-    clock = late.facts.get("gpu_clock_hertz")
-    usual = median([one.facts["gpu_clock_hertz"] for one in others if "gpu_clock_hertz" in one.facts] or [0.0])
-    if clock is not None and usual > 0 and clock < (1 - SLOWER_CLOCK) * usual:
-        return f"its GPU runs at {format_value(clock, 'hertz')}, the others at {format_value(usual, 'hertz')}", "clock"
-    return "", ""
+    slow = _slower(late, others, "gpu_clock_hertz", SLOWER_CLOCK)
+    return (f"its GPU runs at {slow}", "clock") if slow else ("", "")
+
+
+def _processors(late: StepTiming, others: Sequence[StepTiming]) -> tuple[str, str]:
+    """Return that the CPUs of a rank's node run slower than those of other nodes, in words and in a word."""
+    if any(one.node == late.node for one in others):  # it has the same CPUs, and is on time
+        return "", ""
+    slow = _slower(late, others, "cpu_clock_hertz", SLOWER_CPUS)
+    return (f"the CPUs of its node run at {slow}", "cpu_clock") if slow else ("", "")
+
+
+def _slower(late: StepTiming, others: Sequence[StepTiming], name: str, share: float) -> str:
+    """Return a clock of a rank and of the others in words if it is slower by a share of theirs; "" if not."""
+    clock = late.facts.get(name)
+    usual = median([one.facts[name] for one in others if name in one.facts] or [0.0])
+    if clock is None or usual <= 0 or clock >= (1 - share) * usual:
+        return ""
+    return f"{format_value(clock, 'hertz')}, the others at {format_value(usual, 'hertz')}"
 
 
 def _beyond(late: StepTiming, others: Sequence[StepTiming], name: str) -> float | None:

@@ -106,7 +106,7 @@ class Lateness:
         wait = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
         text = f"{wait} {format_value(late, 'seconds')} in a step of {format_value(whole, 'seconds')} for {self.who}"
         if self.often < 1.0:
-            text += f" in every {max(2, round(1 / self.often))}th step"
+            text += f" in every {_ordinal(max(2, round(1 / self.often)))} step"
         if self.since is not None:
             text += f" since step {self.since}" if self.until is None else f" from step {self.since} to {self.until}"
         whose = f"of rank {self.first.rank}: " if len(self.late) > 1 and len(self._kinds()) > 1 else ""
@@ -165,6 +165,12 @@ def ranks_in_words(numbers: Sequence[int]) -> str:
     if len(numbers) > NAMED:
         return f"ranks {', '.join(shown)} and {len(numbers) - NAMED} more"
     return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _ordinal(number: int) -> str:
+    """Return a number from 2 to some hundreds with its ending: 2nd, 3rd, 4th."""
+    ending = {2: "nd", 3: "rd"}.get(number % 10 if number > 13 else number, "th")
+    return f"{number}{'st' if number > 20 and number % 10 == 1 else ending}"
 
 
 def judge(every: Sequence[StepTiming], share: float) -> Lateness | None:
