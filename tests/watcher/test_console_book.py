@@ -10,7 +10,7 @@ from stepscope.store.console_segments import ConsoleWriterName, find_segments
 from stepscope.store.console_writer import SegmentWriter
 from stepscope.store.layout import RunFolder
 from stepscope.watcher.console_book import PAUSE, SELDOM, SOON, ConsoleBook
-from stepscope.watcher.console_keeper import ConsoleRecording, HandedOnStream, whole_lines
+from stepscope.watcher.console_keeper import MOST_WAITING, ConsoleRecording, HandedOnStream, whole_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,6 +163,19 @@ def test_a_burst_is_written_in_small_parts(tmp_path: Path) -> None:
     assert max(sizes) <= 1 << 20
     assert [line.text for line in book.answer(last=1).lines] == ["line 49999"]
     assert book.answer(last=1).dropped == 0
+
+
+def test_what_is_too_much_is_counted_and_tears_no_line(tmp_path: Path) -> None:
+    """Parts of two lines with others dropped in between are not taken for one line."""
+    book = Book(tmp_path)
+    recording = ConsoleRecording(book)
+    recording.put("out", b"x" * (MOST_WAITING - 10) + b"\nbegin")
+    recording.put("out", b"lost\nlost\n")
+    recording.put("out", b"end\n")
+    recording.start()
+    recording.close(60.0)
+    assert [text for _, _, text in book.said()][1:] == ["begin", "end"]
+    assert book.answer().dropped == 2
 
 
 def test_an_ended_stream_delays_no_exit() -> None:

@@ -42,7 +42,7 @@ NAP, FEW = 0.004, 1024
 """Seconds to let lines gather after a read of few bytes: a wake-up costs the program more than a line does."""
 PIECE = 1 << 14
 """Bytes that are written to the run together, without what the lines' facts take."""
-MOST_WAITING = 8 << 20
+MOST_WAITING = 16 << 20
 """Bytes that may wait for the run's disk; more is handed on but not kept."""
 PROGRAM = 0
 """The descriptor that means the rank's process, as `spawn.start_detached` gives it; another file on old systems."""
@@ -62,6 +62,8 @@ class ConsoleRecording:
         self._news = threading.Condition()
         self._waiting = 0
         self._lost_lines = 0
+        self._torn: set[str] = set()
+        """Streams of which the end of a line was dropped: what comes next does not belong to its start."""
         self._is_ending = self._is_busy = False
         self._thread = threading.Thread(target=self._work, name="console-disk", daemon=True)
         self.start = self._thread.start
@@ -71,7 +73,11 @@ class ConsoleRecording:
         with self._news:
             if self._waiting + len(data) > MOST_WAITING:
                 self._lost_lines += max(1, data.count(b"\n"))
+                self._torn |= {stream} if b"\n" in data else set()
                 return
+            if stream in self._torn:
+                self._torn.discard(stream)
+                data = b"\n" + data
             self._items.append((stream, time.time(), data))
             self._waiting += len(data)
             self._news.notify()
