@@ -20,6 +20,7 @@ GROUPS = (
     *("hotpath", "bursts", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching", "choices"),
     "first_errors",
     "many_ranks",
+    "simulated_fleet",
     "page",
     "serving",
     "terminal",

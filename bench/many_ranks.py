@@ -113,7 +113,7 @@ def _page(run: Path, scratch: Path) -> list[Figure]:
 
 
 def _series(key: str, names: list[str]) -> str:
-    return f"/api/series?run={key}&points=800&fold=ranks&" + "&".join(f"name={quote(name, safe='')}" for name in names)
+    return f"/api/series?run={key}&points=800&fold=worst&" + "&".join(f"name={quote(name, safe='')}" for name in names)
 
 
 def _timed(server: Server, path: str) -> float:

@@ -93,6 +93,32 @@ def test_the_reason_of_slow_compute_is_named_where_it_is_seen(
     assert late.remedy() != plain.remedy()
 
 
+@pytest.mark.parametrize(
+    ("place", "cause", "reason", "who"),
+    [
+        ("pipeline", "work", "stage", "pipeline stage 3 (ranks 3 and 7)"),
+        ("expert", "work", "experts", "expert group 3 (ranks 3 and 7)"),
+        ("numa_node", "compute", "numa", "NUMA node 3 (ranks 3 and 7)"),
+    ],
+)
+def test_what_all_late_ranks_have_in_common_is_the_reason(place: str, cause: str, reason: str, who: str) -> None:
+    """If no rank that is on time has it: their stage or experts have more work, or their NUMA node is slow."""
+    slow = {(3, "forward"): 0.03, (7, "forward"): 0.03}
+    late = found(Job(slow=slow, facts=[{place: float(rank % 4)} for rank in range(8)]))
+    assert (late.first.cause.kind, late.first.cause.reason, late.who) == (cause, reason, who)
+    assert late.remedy() != found(Job(slow=slow)).remedy()
+    for numbers in ([0, 0, 0, 1, 0, 0, 1, 1], [0, 0, 0, 1, 0, 0, 0, 2], [1] * 8):
+        other = found(Job(slow=slow, facts=[{place: float(number)} for number in numbers]))
+        assert (other.first.cause.kind, other.first.cause.reason, other.group) == ("compute", "", "")
+
+
+def test_a_reason_that_is_seen_counts_more_than_what_ranks_have_in_common() -> None:
+    """Hot GPUs are hot whatever their stage."""
+    facts = [{"pipeline": float(rank % 4), "gpu_hot_ratio": 0.9 if rank % 4 == 3 else 0.0} for rank in range(8)]
+    late = found(Job(slow={(3, "forward"): 0.03, (7, "forward"): 0.03}, facts=facts))
+    assert (late.first.cause.reason, late.group) == ("heat", "")
+
+
 def test_a_rank_with_more_python_code_does_not_blame_others_for_the_cpu() -> None:
     """Where everybody waits for a CPU as long as it computes, other programs make nobody late."""
     facts = [{"run_wait_ratio": 0.05, "cpu_ratio": 0.1}] * 8
@@ -209,6 +235,9 @@ HEALTHY = {
     "another rank in each step": Job(
         slow={(rank, "forward"): np.where(np.arange(200) % 8 == rank, 0.05, 0.0) for rank in range(8)}
     ),
+    "another rank in each part of the run": Job(
+        slow={(rank, "forward"): np.where(np.arange(200) // 25 == rank, 0.05, 0.0) for rank in range(8)}
+    ),
     "one fast rank": Job(slow={(3, "forward"): -0.015}),
     "few steps": Job(steps=12, noise=0.3),
 }
@@ -218,6 +247,27 @@ HEALTHY = {
 def test_nobody_is_late_in_a_healthy_job(name: str) -> None:
     """Noise, planned work of rank 0, first steps and ranks that take turns are nobody's fault."""
     assert lateness_of(HEALTHY[name].table(), LATE) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("ranks", [2, 4, 8, 64])
+def test_sequences_of_unequal_length_are_nobodys_fault(ranks: int, seed: int) -> None:
+    """Each step has another longest one, whose backward pass takes longest, and the others wait in communication."""
+    lengths = np.exp(np.random.default_rng(seed).normal(0, 0.6, (ranks, 40)))
+    slow = {(rank, "backward"): 2 * USUAL["backward"] * each for rank, each in enumerate(lengths)}
+    assert lateness_of(Job(ranks, 40, slow=slow, meets_in="communication").table(), LATE) is None
+
+
+@pytest.mark.parametrize("part", [slice(0, 100), slice(50, 100), slice(30, 75)])
+def test_what_all_ranks_have_in_common_hides_nobody(part: slice) -> None:
+    """Steps differ by a factor of two or more, of all ranks alike; one rank is late by a fifth of a step."""
+    factor = np.exp(np.random.default_rng(0).normal(0, 0.4, 100))
+    slow = {(rank, "forward"): 2 * USUAL["forward"] * factor for rank in range(8)}
+    more = np.zeros(100)
+    more[part] = 0.025
+    late = found(Job(8, 100, noise=0.02, slow=slow | {(5, "data"): more}))
+    assert [one.rank for one in late.late] == [5]
+    assert late.first.cause.kind == "data"
 
 
 @given(

@@ -27,10 +27,21 @@ def test_the_console_is_searched_and_filtered(page, server, keys):
     assert set(shown(page)) == {"KeyError: 'tokens'"}
     visit(page, server, "console", keys[SICK], "ranks=3&level=err")
     assert any("cannot make batch" in text for text in shown(page))
-    assert {text.strip() for text in page.locator(".line-rank").all_inner_texts()} == {"3"}
+    assert {text.strip() for text in page.locator(".line .line-rank").all_inner_texts()} == {"3"}
     page.get_by_label("Search the consoles").fill("/batch \\d+$/")
     page.wait_for_function("() => location.hash.includes('batch')")
     page.wait_for_function("() => document.querySelectorAll('.rows .line').length === 1")
+
+
+def test_errors_and_what_was_searched_for_stand_out(page, server, keys):
+    """Lines that look like errors are marked in both streams, and so is the text that a search found."""
+    visit(page, server, "console", keys[SICK], "q=key&ranks=3&level=error")
+    assert shown(page) == ["KeyError: 'tokens'"]
+    assert page.locator(".line.error mark").all_inner_texts() == ["Key"]
+    visit(page, server, "console", keys[SICK], "q=/rank 0|step 7 /")
+    shown(page)
+    assert page.locator(".line.error").count() == 0
+    assert page.locator(".line-text").first.locator("mark").all_inner_texts() == ["step", " 7 "]
 
 
 def test_hostile_lines_are_text(page, server, keys):
@@ -57,8 +68,13 @@ def test_the_console_jumps_to_a_step_and_moves_by_keys(page, server, keys):
     page.locator(".rows").focus()
     page.keyboard.press("ArrowUp")
     page.wait_for_function("(old) => document.querySelector('.console-detail').innerText !== old", arg=before)
+    told = page.locator(".console-note").inner_text()
     page.keyboard.press("Home")
-    page.wait_for_function("() => parseInt(document.querySelector('.console-note').innerText) !== 1500")
+    page.wait_for_function("(old) => document.querySelector('.console-note').innerText !== old", arg=told)
+    page.locator(".rows").focus()
+    page.keyboard.press("Escape")
+    page.locator(".console-detail").wait_for(state="hidden")
+    assert page.locator(".line.chosen").count() == 0
 
 
 def test_a_run_without_consoles_says_how_to_get_them(page, server, keys):

@@ -7,7 +7,7 @@ import pytest
 from bench.drawn_fleet import LATE, write_fleet
 from bench.served import Server
 from tests.browser.conftest import HEALTHY
-from tests.browser.pages import settle, visit
+from tests.browser.pages import chart, settle, visit
 
 NAME = "64 ranks"
 
@@ -91,6 +91,25 @@ def test_ranks_are_grouped_and_any_metric_is_shown(shown):
     shown.wait_for_function("() => document.querySelector('.rank-map h3').textContent === 'phase/forward'")
 
 
+def test_the_address_holds_the_selected_rank_and_step(shown, fleet):
+    """What was selected is in the address: opened elsewhere, it shows the same steps of the same rank."""
+    shown.locator(".rank-pick", has_text="27").first.click()
+    shown.wait_for_function("() => location.hash.includes('rank=27')")
+    shown.wait_for_function("() => document.querySelector('.rank-panel h2').textContent === 'Rank 27'")
+    shown.wait_for_function("() => !document.querySelector('[aria-busy=true]')")
+    before = panel(shown)
+    shown.reload()
+    settle(shown, "ranks")
+    shown.wait_for_function("(text) => document.querySelector('.rank-panel').innerText === text", arg=before)
+    assert shown.get_by_role("link", name="What it printed then").get_attribute("href").endswith("step=1984")
+
+
+def test_ranks_that_were_late_for_a_while_stand_out(shown):
+    """Also a rank that is on time now has its label, next to those that are late, if the map shows that it was late."""
+    labels = shown.locator(".rank-gutter span").all_inner_texts()
+    assert set(labels) == {"17", "27", "5", "42", "60 more"}
+
+
 def test_rows_are_sorted_by_any_column(shown):
     """A click on a title sorts by it, a second click turns the order round."""
     first = "() => document.querySelector('.rank-list tbody tr').dataset.rank === '{}'"
@@ -98,6 +117,15 @@ def test_rows_are_sorted_by_any_column(shown):
     shown.wait_for_function(first.format(0))
     shown.locator(".rank-sort", has_text="rank").first.click()
     shown.wait_for_function(first.format(63))
+
+
+def test_a_band_of_many_ranks_names_the_worst(page, fleet):
+    """A chart that folds the ranks into a band shows the rank that is farthest from them, with its number."""
+    visit(page, fleet, "training", fleet.keys()[NAME], "q=phase%2Fdata")
+    box = chart(page, "phase/data").locator("canvas").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] * 0.5)
+    page.locator(".tip-row", has_text=f"rank {LATE}, farthest from the mean").wait_for()
+    assert "mean of all ranks" in page.locator(".tip").inner_text()
 
 
 @pytest.mark.parametrize("key", [HEALTHY])

@@ -100,6 +100,16 @@ def test_follow_ends_with_the_run(folder, logs):
     assert [json.loads(line)["text"] for line in logs("--follow", "--json", "--last", "2")[1]] == ["18", "19"]
 
 
+def test_nothing_to_print_is_said(folder, logs):
+    """A rank without lines is an error that names those with some; a search without a hit is a sentence."""
+    say(folder, 0, "a")
+    say(folder, 2, "b")
+    code, _, err = logs("--rank", "7")
+    assert code == 1
+    assert "cannot print the lines of rank 7: none were kept; lines were kept of ranks 0 and 2" in err
+    assert logs("--grep", "owl") == (0, [], "stepscope: no line fits these options\n")
+
+
 def test_a_run_without_lines_says_how_to_get_some(logs):
     """The error of a run without consoles names the command and the setting."""
     code, lines, err = logs()

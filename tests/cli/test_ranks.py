@@ -19,8 +19,9 @@ def printed(capsys, *words):
     return code, capsys.readouterr()
 
 
-def test_the_late_rank_is_first(tmp_path, capsys):
+def test_the_late_rank_is_first(tmp_path, capsys, monkeypatch):
     """The summary names it, and its line shows by how much and in which phase."""
+    monkeypatch.setenv("COLUMNS", "120")
     past = fleet(tmp_path, late=2, behind=3)
     code, told = printed(capsys, past.path)
     assert code == 0

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import stepscope
+from bench.drawn_console import printed, write_console
 from bench.drawn_hostile import write_hostile
-from bench.drawn_runs import Drawn, sick, trained, write
+from bench.drawn_machine import HOST
+from bench.drawn_runs import START, Drawn, sick, trained, write
 from stepscope.cli.main import main
 from stepscope.core.errors import UsageError
 from stepscope.reports.report_png import check
@@ -41,6 +43,22 @@ def html(root, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "r.html"
     assert main(["report", "sick", "--dir", str(root), "--html", str(path)]) == 0
     return path
+
+
+def test_the_end_of_a_failed_run_comes_first(tmp_path):
+    """HTML and Markdown begin with the first error, the last lines of its rank, and the errors that follow from it."""
+    drawn = sick("ill", steps=60)
+    drawn.state, drawn.cause = "failed", "exit code 1"
+    path = write(tmp_path / "demo" / "20261118-100000-dead", drawn)
+    write_console(path, printed(START / 1e6, 0.25, 60, 4, HOST, guilty=3))
+    html, words = tmp_path / "r.html", tmp_path / "r.md"
+    given = ["--dir", str(tmp_path), "--html", str(html), "--markdown", str(words)]
+    assert main(["report", str(path), *given]) == 0
+    for text in (html.read_text(), words.read_text()):
+        before = text.partition("Performance Summary")[0]
+        assert "How It Ended" in before
+        assert "RuntimeError: cannot make batch 17" in before
+        assert "its peer was gone already" in before
 
 
 def curves_of(text):

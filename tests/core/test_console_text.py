@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,6 +110,7 @@ def test_an_unfinished_word_that_may_be_a_secret_waits_for_its_end() -> None:
     cleaner = LineCleaner()
     assert cleaner.peek(FoldedLine(f"token {SECRET[:12]}".encode()))[0].strip() == "token"
     assert cleaner.peek(FoldedLine(b"Loading model..."))[0] == "Loading model..."
+    assert cleaner.peek(FoldedLine(b"accuracy 0.931"))[0] == "accuracy 0.931"
     assert cleaner.peek(FoldedLine(b"50%|##  | 5/10", is_redrawn=True))[0] == "50%|##  | 5/10"
 
 
@@ -115,3 +118,25 @@ def test_a_line_for_a_terminal_has_its_colours_or_none() -> None:
     """Colours end with the line; invisible and direction-changing characters are replaced."""
     assert for_terminal("\x1b[1mbold", in_colour=True) == "\x1b[1mbold\x1b[0m"
     assert for_terminal("\x1b[1mbold\u202e", in_colour=False) == "bold\ufffd"
+
+
+TOKENS = (
+    f"using {SECRET} now",
+    f"\rloading {SECRET} 50%",
+    "aws AKIAIOSFODNN7EXAMPLE x",
+    "\rGET https://user:hunterhunterhunter@host/x 50%",
+    '{"password": "hunterhunterhunter"}',
+)
+
+
+@pytest.mark.parametrize("text", TOKENS)
+def test_no_part_of_a_secret_is_kept_wherever_two_writes_meet(text: str) -> None:
+    """A line that is written while a token in it is unfinished shows neither its start nor, later, its end."""
+    parts = {word[at : at + 6] for word in re.findall(r"[A-Za-z0-9_-]{16,}", text) for at in range(len(word) - 5)}
+    for cut in range(1, len(text)):
+        folder, cleaner = LineFolder(), LineCleaner()
+        folder.feed(text[:cut].encode())
+        shown, _ = cleaner.peek(folder.open_line())
+        (line,) = folder.feed(f"{text[cut:]}\n".encode())
+        whole, _ = cleaner.close(line)
+        assert not [part for part in parts if part in shown or part in whole], (cut, shown, whole)

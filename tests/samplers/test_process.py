@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from stepscope.samplers import process_files
 from stepscope.samplers.kernel import KernelFile
+from stepscope.samplers.numa import cpus_of
 from stepscope.samplers.process import OpenFiles, ProcessSampler, is_worker
 from stepscope.samplers.process_files import PAGE, TICKS, parse_children, parse_io, parse_status
 from tests.integration.processes import until
@@ -45,6 +46,30 @@ def test_a_rank(tmp_path):
     assert values["process/0/read_bytes_per_second"] == 2048
     assert values["process/0/write_bytes_per_second"] == 256
     assert values["process/0/tree_requested_bytes_per_second"] == 4500
+
+
+def test_the_numa_node_of_a_rank(tmp_path):
+    """That of the CPU on which its main thread ran last; nothing on a machine with a single one."""
+    process(tmp_path, 100)
+    assert "process/0/numa_node" not in sampler_of(tmp_path).sample(0)
+    for node, cpus in ((0, "0-1,4"), (1, "2-3")):
+        folder = tmp_path / "sys" / "devices" / "system" / "node" / f"node{node}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(f"{cpus}\n")
+    path = tmp_path / "proc" / "100" / "stat"
+    words = path.read_text().split()
+    for cpu, node in ((4, 0), (3, 1)):
+        path.write_text(" ".join([*words[:22], *["0"] * (38 - 22), str(cpu), "0"]))
+        assert path.read_text().split()[38] == str(cpu)
+        assert sampler_of(tmp_path).sample(0)["process/0/numa_node"] == node
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0-3", [0, 1, 2, 3]), ("0,2-3", [0, 2, 3]), ("", []), ("x-2,-1,5-4", []), ("0-999999999", [])]
+)
+def test_lists_of_cpus(text, cpus):
+    """As the kernel writes them; anything else is left out."""
+    assert cpus_of(text) == cpus
 
 
 def test_waiting_for_a_processor(tmp_path):

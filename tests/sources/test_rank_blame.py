@@ -20,7 +20,7 @@ def test_the_verdict_of_the_watchers_names_the_cause_of_a_hang(tmp_path):
     assert blamed_ranks(past, 0, HUNG) == {}
     tell(folder, "hang_verdict", verdict="never_arrived", ranks=[1])
     tell(folder, "hang_verdict", verdict="never_arrived", ranks=[3, "x"], monotonic_ns=2_000_000)
-    assert blamed_ranks(past, 0, HUNG) == {3: "is the cause of the hang"}
+    assert blamed_ranks(past, 0, HUNG) == {3: "causes the hang"}
     assert blamed_ranks(past, 0, [RankState("running")] * 4) == {}
     assert blamed_ranks(past, 1, HUNG) == {}
     tell(folder, "hang_verdict", verdict="none", ranks=[], monotonic_ns=3_000_000)

@@ -12,6 +12,7 @@ from stepscope.store.curves import Ask, curves, spans
 from stepscope.store.layout import Writer
 from stepscope.store.reader import Past
 from tests.exporters.recorded import CREATED, leave_tail, make_run, points_of, seal_points
+from tests.fleet import fleet
 
 STEPS, SPIKE = 20_000, 12_345
 
@@ -122,6 +123,16 @@ def test_folded_ranks_are_a_band(past):
     values = np.concatenate([scanned(past, "loss", rank)[1] for rank in (0, 1)])
     weight = found.blocks.count - found.blocks.nonfinite
     assert np.nansum(found.blocks.mean * weight) / weight.sum() == pytest.approx(np.nanmean(values))
+
+
+def test_the_rank_farthest_from_the_mean_is_named(tmp_path):
+    """Beside the folded curve stands that of the worst rank, under its rank + 1; of ranks that agree, none does."""
+    found = curves(fleet(tmp_path, nodes=4, late=5), Ask(("phase/data", "phase/forward"), 100, fold=True, worst=True))
+    shown = {(found.blocks.names[found.blocks.name[at]], int(found.blocks.rank[at])) for at, _ in spans(found.blocks)}
+    assert shown == {("phase/data", 0), ("phase/data", 6), ("phase/forward", 0)}
+    own = found.blocks.select(found.blocks.rank == 6)
+    assert own.mean == pytest.approx(0.05)
+    assert int(own.count.sum()) == 200
 
 
 def test_names_that_are_not_there_are_left_out(past):

@@ -227,7 +227,7 @@ def test_the_cause_of_a_hang_stands_first_though_all_ranks_hang():
     for rank in scene.ranks.values():
         rank.state = "hung"
     assert "all are hung" in text_of(draw(scene, ViewOptions(view="ranks"), 120, 40)).splitlines()[2]
-    scene.ranks[5].blame = "is the cause of the hang"
+    scene.ranks[5].blame = "causes the hang"
     shown = text_of(draw(scene, ViewOptions(view="ranks"), 120, 40)).splitlines()
-    assert "rank 5 on node-a is the cause of the hang" in shown[2]
+    assert "rank 5 on node-a causes the hang" in shown[2]
     assert "5 hung" in shown[5]

@@ -10,7 +10,7 @@ from stepscope.store.console_segments import ConsoleWriterName, find_segments
 from stepscope.store.console_writer import SegmentWriter
 from stepscope.store.layout import RunFolder
 from stepscope.watcher.console_book import PAUSE, SELDOM, SOON, ConsoleBook
-from stepscope.watcher.console_keeper import HandedOnStream, whole_lines
+from stepscope.watcher.console_keeper import ConsoleRecording, HandedOnStream, whole_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,6 +149,20 @@ def test_ranks_that_share_a_pipe_do_not_mix_their_lines() -> None:
     assert whole_lines(b"a\nb", 5) == 3
     assert whole_lines(b"long line\nb\n", 5) == 10
     assert whole_lines(b"no line feed", 5) == 12
+
+
+def test_a_burst_is_written_in_small_parts(tmp_path: Path) -> None:
+    """What came at once fills segments of the usual size, and is all kept."""
+    book = Book(tmp_path)
+    recording = ConsoleRecording(book)
+    recording.put("out", b"".join(b"line %d\n" % number for number in range(50_000)))
+    recording.start()
+    recording.close(60.0)
+    sizes = [path.stat().st_size for path in tmp_path.glob("console/*/*")]
+    assert len(sizes) > 2
+    assert max(sizes) <= 1 << 20
+    assert [line.text for line in book.answer(last=1).lines] == ["line 49999"]
+    assert book.answer(last=1).dropped == 0
 
 
 def test_an_ended_stream_delays_no_exit() -> None:

@@ -81,6 +81,16 @@ def test_samples_of_the_machine_belong_to_its_ranks():
     assert "gpu_clock_hertz" not in facts.add(latest, [8])[8]
 
 
+def test_a_rank_is_where_its_newest_event_says():
+    """Only places count that many ranks share and that differ in their work."""
+    facts = MachineFacts()
+    facts.place(8, {"kind": "rank_placed", "coordinates": {"pipeline": 1, "data": 3}})
+    facts.place(8, {"kind": "rank_placed", "coordinates": {"pipeline": 2, "expert": "x"}})
+    facts.place(9, {"kind": "rank_placed", "coordinates": None})
+    latest = {"process/8/numa_node": 1.0}
+    assert facts.add(latest, [8, 9]) == {8: {"numa_node": 1.0, "pipeline": 2.0}, 9: {}}
+
+
 RULE = {"name": "straggler", "detect": "straggler", "for": "2 points"}
 
 

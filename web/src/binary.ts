@@ -10,7 +10,7 @@ export interface Message {
 export interface CurveHead {
   run: string;
   name: string;
-  rank: number;
+  rank: number | null;
   attempt: number;
   kind: "points" | "buckets";
   n: number;

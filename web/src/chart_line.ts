@@ -205,7 +205,7 @@ function together(all: Reach[]): [number, number] {
   return union(cut);
 }
 
-/** A rank gets its own line if its mean distance from the mean of all exceeds this share of the curve's height. */
+/** A rank gets its own line if its mean distance from the mean of all exceeds this share of the curve's height and its highest value. */
 const NOTABLE = 0.01;
 
 /** Fold the lines of many ranks into a band, and the line that is farthest from the mean. */
@@ -255,8 +255,8 @@ export function fold(lines: Line[]): { band: Line; farthest: Line | null } | nul
     }
     if (away > most) [most, farthest] = [away, line];
   });
-  const range = Math.max(...mean.filter(Number.isFinite)) - Math.min(...mean.filter(Number.isFinite));
-  if (most / size < NOTABLE * range) farthest = null;
+  const [low, high] = [Math.min(...mean.filter(Number.isFinite)), Math.max(...mean.filter(Number.isFinite))];
+  if (most / size < NOTABLE * Math.max(high - low, Math.abs(high), Math.abs(low))) farthest = null;
   const band = { ...base, key: "ranks", label: `mean of ${lines.length} ranks`, mean, min, max, last, count: total };
   return { band, farthest };
 }

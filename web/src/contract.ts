@@ -428,6 +428,7 @@ export interface PrintedLine {
   step: number | null;
   is_open: boolean;
   is_cut: boolean;
+  is_error: boolean;
 }
 
 /** Lines of the consoles of a run, in the order of time. */

@@ -7,7 +7,10 @@ const NAMES = ["step", "time", "mean", "min", "max", "last", "minStep", "maxStep
 /** A growing curve of bounded length; its memory is allocated once, and `columns()` returns views of it. */
 export class CurveBuffer {
   readonly name: string;
+  /** Below 0: not of one rank. */
   readonly rank: number;
+  /** Whether the server has folded all ranks into it. */
+  readonly folded: boolean;
   readonly attempt: number;
   readonly run: string;
   /** Number of recorded points that it represents. */
@@ -19,14 +22,9 @@ export class CurveBuffer {
   private grain: number;
 
   constructor(head: Pick<CurveHead, "run" | "name" | "rank" | "attempt" | "points" | "seq">, columns: Columns) {
-    ({
-      name: this.name,
-      rank: this.rank,
-      attempt: this.attempt,
-      run: this.run,
-      points: this.points,
-      seq: this.seq,
-    } = head);
+    ({ name: this.name, attempt: this.attempt, run: this.run, points: this.points, seq: this.seq } = head);
+    this.folded = head.rank === null;
+    this.rank = head.rank ?? -1;
     this.store = columns;
     this.length = columns.step.length;
     this.grain = this.length > 1 ? Math.floor(this.points / this.length) : 1;

@@ -86,7 +86,22 @@ export function metricLines(curve: Curve, zoomed: boolean, across: Across, namin
       const lines = some
         .flatMap((one) => linesOf(one, across, naming))
         .map((line) => (attempt < last ? { ...line, faint: true, label: `${line.label} · attempt ${attempt}` } : line));
-      found.push(...(band && some.length > 1 ? banded(lines, some) : lines));
+      if (some.some((one) => one.folded) && some.length > 1) {
+        // the server has folded the ranks, and sent the worst of them too
+        const ours = (one: CurveBuffer): Line[] => linesOf(one, across, naming);
+        const faint = attempt < last;
+        for (const one of some.filter((held) => !held.folded))
+          found.push(...ours(one).map((line) => (faint ? { ...line, faint } : worst(line))));
+        for (const one of some.filter((held) => held.folded))
+          found.push(
+            ...ours(one).map((line) => ({
+              ...line,
+              label: "mean of all ranks",
+              key: `ranks ${line.key}`,
+              faint: line.faint || faint,
+            })),
+          );
+      } else found.push(...(band && some.length > 1 ? banded(lines, some) : lines));
     }
   }
   return found;
@@ -104,9 +119,11 @@ function banded(lines: Line[], held: CurveBuffer[]): Line[] {
     badCount: lines.reduce((sum, line) => sum + (line.badCount ?? 0), 0),
   };
   const { farthest } = folded;
-  return farthest && !farthest.faint
-    ? [{ ...farthest, colour: 1, bare: true, faint: false, label: `${farthest.label}, farthest from the mean` }, band]
-    : [band];
+  return farthest && !farthest.faint ? [worst(farthest), band] : [band];
+}
+
+function worst(line: Line): Line {
+  return { ...line, colour: 1, bare: true, faint: false, label: `${line.label}, farthest from the mean` };
 }
 
 function merged(lines: Line[]): Float64Array | undefined {

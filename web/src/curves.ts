@@ -29,6 +29,8 @@ interface Wanted {
 export interface Options {
   /** One curve per attempt over all ranks, computed by the server: for more ranks than are worth fetching. */
   fold?: boolean;
+  /** With `fold`: also the curve of the rank that is farthest from the mean. */
+  worst?: boolean;
   ranks?: number[] | undefined;
   attempts?: number[] | undefined;
 }
@@ -203,7 +205,7 @@ export class Curves {
               ...asked,
               name: names,
               points,
-              fold: this.options.fold ? "ranks" : null,
+              fold: this.options.fold ? (this.options.worst ? "worst" : "ranks") : null,
               rank: this.options.ranks,
               attempt: this.options.attempts,
             },

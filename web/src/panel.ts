@@ -421,7 +421,7 @@ export class Panel {
   /** Return the line whose value the title shows: the band of the ranks, else the first line. */
   private main(): Line | undefined {
     return (
-      this.lines.find((line) => line.key === "ranks" && !line.faint) ??
+      this.lines.find((line) => line.key.startsWith("ranks") && !line.faint) ??
       this.lines.find((line) => !line.faint) ??
       this.lines[0]
     );

@@ -24,6 +24,10 @@ _SEQUENCE = re.compile(
 _SILENT = re.compile("[\x00\x07\x08\x0e\x0f\x7f]")
 _CONTROL = re.compile("[\x01-\x06\x0a-\x1a\x1c-\x1f\x80-\x9f]")
 _UNFINISHED = re.compile(r"\S*$")
+_ORDINARY = re.compile(r"[A-Za-z]?[a-z]{0,11}[.,:;?!…]*|[-+(]?\d[\d.,:]{0,7}(?:[A-Za-zµ%]{0,2}(?:/\w{1,4})?)[,;)]?")
+"""A word or a number: no start of a token, which has signs, or digits and letters, or more capital letters."""
+_END_OF_BAR = re.compile(r".*[\])}%|]|[\d.,:/<>?+~-]*\d[\d.,:]*[A-Za-zµ]{0,4}(?:/\w{1,4})?")
+"""How progress bars end: with a bracket, or with a number and its unit."""
 
 
 class FoldedLine(NamedTuple):
@@ -95,8 +99,10 @@ class LineCleaner:
         if self._key_lines:
             return REDACTED, line.is_cut
         text = visible(line.data)
-        if not line.is_redrawn:
-            text = _UNFINISHED.sub(_harmless, text)
+        last = _UNFINISHED.search(text)
+        known = (_ORDINARY, _END_OF_BAR) if line.is_redrawn else (_ORDINARY,)
+        if last is not None and not any(pattern.fullmatch(last[0]) for pattern in known):
+            text = text[: last.start()]
         return _kept(without_secrets(text), is_cut=line.is_cut)
 
 
@@ -114,12 +120,6 @@ def without_secrets(text: str) -> str:
     plain = COLOUR.sub("", text) if "\x1b" in text else text
     shown = redact_text(plain)
     return text if shown == plain else shown
-
-
-def _harmless(word: re.Match[str]) -> str:
-    """Return an unfinished word, or nothing if it may be the start of a secret: it is long, or has digits or signs."""
-    text = word[0]
-    return text if len(text) <= 16 and not any(one.isdigit() or one in "=:_@" for one in text) else ""
 
 
 def _kept(text: str, *, is_cut: bool) -> tuple[str, bool]:

@@ -95,6 +95,11 @@ straggler/data: {who} waits for its data while the other ranks do not: check its
     and its loader workers (`stepscope show RUN` has the disk of its node); balance the shards and their storage
 straggler/compute: check the device and the clock of {who} (`nvidia-smi -q -d PERFORMANCE,CLOCK,ECC`), and which CPUs
     and NUMA node its process is bound to; if it stays slow after a restart, leave its node out
+straggler/numa: check {who}: other programs on its CPUs and their use of its memory (numastat, `numactl -H`), memory
+    errors (`edac-util`, dmesg), and that its ranks use memory and GPUs of their own NUMA node (numactl
+    --cpunodebind=N --membind=N; nvidia-smi topo -m)
+straggler/experts: {who} gets more tokens than the other experts: use a balancing loss or bias for the router, a
+    capacity limit, or place busy experts apart
 straggler/other_programs: find the program that runs on the CPUs of {who} (`top -H`, `ps -eo psr,pcpu,pid,args`), stop
     it or move it, and bind every rank to CPUs of its own (numactl, taskset, --cpu-bind)
 straggler/heat: check fans, air flow and neighbouring devices of {who}; until its GPU is cool, leave its node out or

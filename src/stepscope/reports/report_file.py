@@ -130,8 +130,10 @@ def _page(
     title = f"{about['name'] or about['id']}" + (" compared" if compared else "")
     made = f"Made by stepscope {facts['stepscope']} on {sections.moment(facts['made'])}"
     charts = _charts(training, controls=bundle is not None)
+    ended = sections.how_it_ended(facts["end"])
     body = [
         sections.head(facts),
+        _part("How It Ended", *ended) if ended else None,
         sections.comparison(compared),
         _part("Performance Summary", sections.performance(facts)),
         _part(facts["ledger"]["title"], sections.ledger(facts["ledger"])),

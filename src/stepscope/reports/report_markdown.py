@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from stepscope.analysis.first_error.judge import ranks_text
 from stepscope.core.names import REPLACEMENT, UNSAFE
-from stepscope.core.numbers import format_change, format_value
+from stepscope.core.numbers import format_change, format_share, format_value
 from stepscope.core.vocabulary import matches
 from stepscope.reports.report_sections import (
     PHASE_TITLES,
@@ -29,6 +30,7 @@ _ACTIVE = re.compile(r"([\\`*_{}\[\]<>|#~!])")
 def markdown(facts: Mapping[str, Any]) -> str:
     """Return the report of `views.report.report`."""
     sections = (
+        ("How It Ended", _ended(facts["end"])),
         ("Comparison", _comparison(facts["comparison"])),
         ("Performance Summary", _performance(facts)),
         (facts["ledger"]["title"], _ledger(facts["ledger"])),
@@ -76,6 +78,25 @@ def _head(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"Run `{about['id']}` of project {text(about['project'] or '-')}, **{status['state']}**{cause}.\n{began}"
     yield f"**{facts['diagnosis']['primary']}**: {text(facts['diagnosis']['summary'])}"
     yield table(["", "value"], [[text(one["label"]), one["text"]] for one in facts["numbers"]])
+
+
+def _ended(end: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the first error among the ranks, the last lines of its rank, and the errors that follow from it."""
+    if not end:
+        return
+    first, lines = end["first_error"], end["traceback"]
+    if first is not None:
+        yield f"**{text(first['summary'])}**"
+        why = text(first["why"])
+        yield f"{why[:1].upper()}{why[1:]} ({format_share(first['confidence'])} sure)."
+        if lines:
+            yield f"The last lines of rank {first['rank']}:"
+    if lines:
+        yield "\n".join(f"    {UNSAFE.sub(REPLACEMENT, line)}" for line in lines)  # so nothing in it is markup
+    others = first["others"] if first is not None else ()
+    if others:
+        rows = [[ranks_text(one["ranks"]), text(one["why"]), text(one["line"])] for one in others]
+        yield table(["other ranks", "why", "error"], rows, "   ")
 
 
 def _comparison(facts: Mapping[str, Any] | None) -> Iterator[str]:

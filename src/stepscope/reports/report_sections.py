@@ -237,7 +237,7 @@ def place_text(value: Any) -> str:
 
 
 def environment(facts: Mapping[str, Any]) -> list[Any]:
-    """Return the environment of the run, its configuration, and how it ended."""
+    """Return the environment of the run, its configuration and its events."""
     about = facts["run"]
     command = about.get("command")
     known = {**about, "command": shlex.join(map(str, command)) if isinstance(command, list) else command}
@@ -247,17 +247,16 @@ def environment(facts: Mapping[str, Any]) -> list[Any]:
     config = flat(about.get("config"))
     if config:
         parts += [tag("h3", "Configuration", class_="sub"), _sheet(table(["setting", "value"], config[:CONFIG]))]
-    end = facts["end"]
-    if end:
-        parts += how_it_ended(end)
     shown = [[moment(one["time"]), one["kind"], one["step"], one["text"]] for one in facts["events"][-EVENTS:]]
     if shown:
         parts += [tag("h3", "Events", class_="sub"), _sheet(table(["time", "kind", "step", ""], shown, "  n "))]
     return parts
 
 
-def how_it_ended(end: Mapping[str, Any]) -> list[Any]:
+def how_it_ended(end: Mapping[str, Any] | None) -> list[Any]:
     """Return the first error among the ranks, the last lines of its rank, and the errors that follow from it."""
+    if not end:
+        return []
     first, lines = end["first_error"], _sheet(tag("pre", "\n".join(end["traceback"])))
     if first is None:
         return [tag("h3", "Traceback", class_="sub"), lines] if end["traceback"] else []

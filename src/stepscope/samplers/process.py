@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.vocabulary import BY_NAME, gauge
 from stepscope.samplers.kernel import Growth, KernelFile, number
+from stepscope.samplers.numa import numa_nodes
 from stepscope.samplers.process_files import PAGE, ProcessFiles, ProcessSample, parse_children
 from stepscope.samplers.sampler import Sampler
 
@@ -151,6 +152,11 @@ METRICS = (
         "process/*/run_wait_ratio",
         "Share of time in which the main thread of the rank's process was ready to run but waited for a CPU.",
     ),
+    gauge(
+        "process/*/numa_node",
+        "NUMA node on whose CPUs the main thread of the rank's process ran last; only on machines with several.",
+        "",
+    ),
     gauge("process/*/threads", "Threads of the rank's process.", "threads"),
     gauge("process/*/open_files", "Open files, sockets and pipes of the rank's process.", "files"),
     gauge("process/*/read_bytes_per_second", "Bytes per second that the rank's process read from disks."),
@@ -201,7 +207,8 @@ class OpenFiles:
 class Trainer:
     """One rank's process with its descendants."""
 
-    def __init__(self, proc: str, rank: int, pid: int) -> None:
+    def __init__(self, proc: str, rank: int, pid: int, numa: Mapping[int, int]) -> None:
+        self._numa = numa
         self.rank, self.files = rank, ProcessFiles(proc, pid)
         self.descendants = Descendants(proc, self.files)
         self._statm = KernelFile(f"{proc}/{pid}/statm")
@@ -227,6 +234,7 @@ class Trainer:
             "cpu_ratio": look.cpu_ratio,
             "memory_bytes": float(self.memory),
             "run_wait_ratio": self._run_wait(now),
+            "numa_node": self._numa.get(look.status.processor),
             "threads": float(look.status.threads),
             "read_bytes_per_second": look.read_rate,
             "write_bytes_per_second": look.write_rate,
@@ -234,7 +242,7 @@ class Trainer:
         members = self.descendants.look(now, apart, keep=keep)
         if not self.descendants.unknown:
             values |= self._below(look, members)
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: float(value) for name, value in values.items() if value is not None}
 
     def named(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return values under their full names."""
@@ -301,13 +309,14 @@ class ProcessSampler(Sampler):
         self._own = os.getpid() if own is None else own
         self._trainers: dict[tuple[int, int], Trainer] = {}
         self._open_files = OpenFiles(self._proc)
+        self._numa = numa_nodes(root)
 
     def sample(self, now: int) -> dict[str, float]:
         """Return the values of every rank whose process is alive; `now` is monotonic time in ns."""
         ranks = self._ranks()
         before, self._trainers = self._trainers, {}
         for key in ranks.items():
-            self._trainers[key] = before.get(key) or Trainer(self._proc, *key)
+            self._trainers[key] = before.get(key) or Trainer(self._proc, *key, self._numa)
         apart = {*ranks.values(), self._own}
         followed = sum(1 + len(trainer.descendants) for trainer in self._trainers.values())
         values: dict[str, float] = {}

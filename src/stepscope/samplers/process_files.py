@@ -28,6 +28,8 @@ class ProcessStat(NamedTuple):
     """Start time in ticks since boot: with the pid, this identifies the process."""
     pages: int
     """Resident memory."""
+    processor: int = -1
+    """CPU on which the main thread ran last; -1 if unknown."""
 
 
 class ProcessSample(NamedTuple):
@@ -45,7 +47,7 @@ class ProcessSample(NamedTuple):
 def parse_status(data: bytes) -> ProcessStat:
     """Parse /proc/<pid>/stat; the name may contain any character, including brackets and spaces."""
     end = data.rindex(b")")
-    words = data[end + 1 :].split(None, 22)  # of more than fifty fields; the last item is the rest
+    words = data[end + 1 :].split(None, 37)  # of about fifty fields; the last item is the rest
     if len(words) < 22:
         raise ValueError("too few words in the status of a process")
     state, parent, user, system, threads, started, pages = (words[at] for at in (0, 1, 11, 12, 17, 19, 21))
@@ -57,6 +59,7 @@ def parse_status(data: bytes) -> ProcessStat:
         number(threads),
         number(started),
         number(pages),
+        number(words[36]) if len(words) > 36 else -1,
     )
 
 

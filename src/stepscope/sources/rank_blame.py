@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
     from stepscope.store.states import RankState
 
-HANGS, FAILED = "is the cause of the hang", "failed first"
+HANGS, FAILED = "causes the hang", "failed first"
 
 
 def blamed_ranks(past: Past, attempt: int, states: Iterable[RankState]) -> dict[int, str]:

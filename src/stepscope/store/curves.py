@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stepscope.core.ring import NO_STEP
+from stepscope.store.folding import fold
 from stepscope.store.parquet import Selection
 from stepscope.store.points import Points, distinct, series_bounds, series_starts
 from stepscope.store.pyramid import LEVELS, Blocks, build, ordered
@@ -61,6 +61,8 @@ class Ask:
     """First and last time, inclusive, in microseconds since 1970 UTC."""
     fold: bool = False
     """Whether to fold the ranks of an attempt into one curve: the band between their extremes, and their mean."""
+    worst: bool = False
+    """Whether the rank that is farthest from the mean has its own curve beside that, under its rank + 1."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ def _folded(
         reading = _Reading(snapshot, connection, one, None if names <= large else cache, per_curve=True)
         for points, blocks in reading.portions():
             parts = [part for part in (build(points, 1), blocks) if len(part)]
-            found |= by_name(fold(Blocks.concat(parts), one))
+            joined = Blocks.concat(parts)
+            found |= by_name(fold(joined, ask.points, by_time=ask.times is not None, worst=ask.worst))
         problems += reading.problems
     if cache is not None and not problems:
         for name in keys.keys() & found.keys() - known:
@@ -383,21 +386,3 @@ def thinned(blocks: Blocks, points: int) -> Blocks:
         return blocks
     within = np.arange(len(blocks)) - np.repeat(starts, lengths)
     return reduced(blocks, np.flatnonzero(within % np.repeat(every, lengths) == 0))
-
-
-def fold(blocks: Blocks, ask: Ask) -> Blocks:
-    """Join the ranks of each attempt on a grid of steps, or of time if there are no steps."""
-    if not len(blocks):
-        return blocks
-    by_time = (blocks.last_step == NO_STEP) | (ask.times is not None)
-    place = np.where(by_time, blocks.last_time, blocks.last_step)
-    sorted_names = np.argsort(np.argsort(np.array(blocks.names, dtype=object)))
-    order = np.lexsort((place, blocks.attempt, sorted_names[blocks.name]))
-    blocks, place = replace(blocks.select(order), rank=np.zeros(len(order), np.int32)), place[order]
-    starts, lengths = series_bounds(blocks)
-    first = np.repeat(place[starts], lengths)
-    width = np.repeat(np.maximum((place[starts + lengths - 1] - place[starts]) / ask.points, 1.0), lengths)
-    cell = ((place - first) / width).astype(np.int64)
-    change = np.concatenate(([True], cell[1:] != cell[:-1]))
-    change[starts] = True
-    return reduced(blocks, np.flatnonzero(change))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.console_text import COLOUR
 from stepscope.core.redact import redact_text
+from stepscope.store.console import looks_like_error
 from stepscope.store.console_segments import find_segments
 from stepscope.store.layout import RunFolder
 from stepscope.store.parquet import Selection
@@ -29,7 +31,12 @@ def printed_lines(past: Past, query: ConsoleQuery, step: int | None = None) -> d
     writers = find_segments(RunFolder(past.path))
     answer = past.console(query)
     lines = [
-        {**line._asdict(), "text": line.text[:MOST_TEXT], "is_cut": line.is_cut or len(line.text) > MOST_TEXT}
+        {
+            **line._asdict(),
+            "text": line.text[:MOST_TEXT],
+            "is_cut": line.is_cut or len(line.text) > MOST_TEXT,
+            "is_error": looks_like_error(COLOUR.sub("", line.text[:MOST_TEXT])),
+        }
         for line in answer.lines
     ]
     return {

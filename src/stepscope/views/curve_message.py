@@ -55,7 +55,7 @@ def encode_curves(runs: Sequence[tuple[str, Curves]]) -> bytes:
 def _curve(row: Points | Blocks, *, folded: bool) -> tuple[dict[str, Any], list[bytes]]:
     head: dict[str, Any] = {
         "name": row.names[int(row.name[0])],
-        "rank": None if folded else int(row.rank[0]),
+        "rank": _rank(int(row.rank[0]), folded=folded),
         "attempt": int(row.attempt[0]),
         "n": len(row),
     }
@@ -64,6 +64,13 @@ def _curve(row: Points | Blocks, *, folded: bool) -> tuple[dict[str, Any], list[
         return head, [f64(steps(row.step)), f64(row.time / 1e6), f64(row.value)]
     head |= {"kind": "buckets", "points": int(row.count.sum()), "seq": int(row.last_seq.max())}
     return head, [*bucket_columns(row), _u32(row.count), _u32(row.nonfinite)]
+
+
+def _rank(number: int, *, folded: bool) -> int | None:
+    """Return the rank of a curve; None for that of all ranks. Among folded curves, others have their rank + 1."""
+    if not folded:
+        return number
+    return number - 1 if number else None
 
 
 def bucket_columns(row: Blocks) -> list[bytes]:

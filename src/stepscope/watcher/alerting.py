@@ -18,6 +18,7 @@ from stepscope.alerts.evaluation.state import FIRING, Silence
 from stepscope.alerts.user_requests import ACKNOWLEDGE, SILENCE, TEST, Inbox, UserRequest
 from stepscope.core import ring, status
 from stepscope.core.access import write_private
+from stepscope.core.coordinates import PLACED
 from stepscope.core.errors import in_words
 from stepscope.core.events import WATCHERS, is_users
 from stepscope.core.feed import Feed
@@ -234,6 +235,8 @@ class Alerting(Feed):
         for event in events:
             if is_users(event) and event.get("kind") in OWN_KINDS:
                 continue  # a user's event with the name of one of ours
+            if event.get("kind") == PLACED:
+                self._machine.place(rank, event)
             if event.get("kind") != "alert":
                 with wall(self._failed):
                     self._engine.event(event, rank, int(event.get("monotonic_ns", now)))

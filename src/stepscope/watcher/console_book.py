@@ -88,6 +88,13 @@ class ConsoleBook:
         elif self._pending or self._lost is not None:
             self._write(now)
 
+    def write_complete(self, now: float) -> None:
+        """Write the complete lines that were fed: many at once would make one large segment, and take memory."""
+        if now < self._not_before:
+            self._drop(now)
+        elif self._pending:
+            self._write(now)
+
     def _write(self, now: float) -> None:
         data, lines = b"".join(self._pending), self._pending_lines
         self._pending, self._pending_lines = [], 0

@@ -12,6 +12,7 @@ import fcntl
 import os
 import select
 import signal
+import stat
 import sys
 import termios
 import threading
@@ -33,10 +34,14 @@ from stepscope.watcher.journal import Journal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-READ = 1 << 16
+READ = 1 << 18
 """Bytes of one read."""
+SWITCH_SECONDS = 0.0002
+"""Seconds that the disk's thread may keep the interpreter: what the program prints must not wait for it."""
 NAP, FEW = 0.004, 1024
 """Seconds to let lines gather after a read of few bytes: a wake-up costs the program more than a line does."""
+PIECE = 1 << 14
+"""Bytes that are written to the run together, without what the lines' facts take."""
 MOST_WAITING = 8 << 20
 """Bytes that may wait for the run's disk; more is handed on but not kept."""
 PROGRAM = 0
@@ -86,8 +91,10 @@ class ConsoleRecording:
     def _work(self) -> None:
         while True:
             items, lost = self._next()
-            for item in items:
-                self._book.feed(*item)
+            for stream, printed, data in items:
+                for at in range(0, len(data), PIECE):
+                    self._book.feed(stream, printed, data[at : at + PIECE])
+                    self._book.write_complete(time.time())
             self._book.lose(time.time(), lost, "more was printed than the disk could take")
             if self._is_ending and not items:
                 self._book.close(time.time())
@@ -119,6 +126,8 @@ class HandedOnStream(threading.Thread):
         self.is_refused = False
         """Whether the reader of the output has gone: the program must learn that."""
         self.is_terminal = os.isatty(target)
+        self._at_once = select.PIPE_BUF if stat.S_ISFIFO(os.fstat(target).st_mode) else READ
+        """Bytes of one write: those to a pipe stay whole, as long as they are short."""
 
     def run(self) -> None:
         """Hand on until nobody can write any more."""
@@ -174,7 +183,7 @@ class HandedOnStream(threading.Thread):
     def _write(self, data: bytes) -> None:
         while data:
             try:
-                data = data[os.write(self._target, data[: whole_lines(data, select.PIPE_BUF)]) :]
+                data = data[os.write(self._target, data[: whole_lines(data, self._at_once)]) :]
             except BlockingIOError:  # made non-blocking by another program that shares it
                 select.select([], [self._target], [], 1.0)
             except BrokenPipeError:
@@ -199,6 +208,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)  # they mean the program: what it prints at its end is worth the most
     os.umask(0o077)
+    sys.setswitchinterval(SWITCH_SECONDS)
     folder, brief = Path(arguments[0]), ConsoleBrief.decode(arguments[1])
     journal = Journal(folder / "watcher.log")
     who = ConsoleWriterName(node_name(find_places().disk, boot_id()), brief.attempt, brief.rank)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepscope.store.layout import Writer
 from stepscope.store.states import NodeState
@@ -29,6 +29,7 @@ MOST_NODES = 1024
 """Files of other nodes that are read."""
 FRESH = 0.1
 """Weight of the newest sample in the mean of a machine's values: about the last ten samples count."""
+PROCESS_FACTS = ("run_wait_ratio", "cpu_ratio", "numa_node")
 GPU_FACTS = {
     "sm_clock_hertz": "gpu_clock_hertz",
     "temperature_celsius": "gpu_celsius",
@@ -46,14 +47,23 @@ class MachineFacts:
     def __init__(self) -> None:
         """Know nothing yet."""
         self._known: dict[int, dict[str, float]] = {}
+        self._places: dict[int, dict[str, Any]] = {}
+
+    def place(self, rank: int, event: Mapping[str, Any]) -> None:
+        """Note where an event says that a rank is in its job."""
+        given = event.get("coordinates")
+        if isinstance(given, dict):
+            self._places.setdefault(rank, {}).update(given)
 
     def add(self, latest: Mapping[str, float], ranks: Iterable[int]) -> Mapping[int, Mapping[str, float]]:
         """Add the newest samples, and return the facts of each rank of this node."""
+        from stepscope.analysis.stragglers.group import place_facts  # the watcher of a single rank never needs it
+
         numbers = sorted(ranks)
         gpus = sorted(int(match[1]) for name in latest if (match := _GPU.fullmatch(name)))
         found: dict[int, dict[str, float]] = {}
         for at, rank in enumerate(numbers):
-            names = {fact: f"process/{rank}/{fact}" for fact in ("run_wait_ratio", "cpu_ratio")}
+            names = {fact: f"process/{rank}/{fact}" for fact in PROCESS_FACTS}
             now = {fact: latest[name] for fact, name in names.items() if name in latest}
             if len(gpus) == len(numbers):  # launchers give the ranks of a node its GPUs in order
                 for name, fact in GPU_FACTS.items():
@@ -63,7 +73,7 @@ class MachineFacts:
             before = self._known.get(rank, now)
             found[rank] = {name: value + (1 - FRESH) * (before.get(name, value) - value) for name, value in now.items()}
         self._known = found
-        return found
+        return {rank: {**facts, **place_facts(self._places.get(rank))} for rank, facts in found.items()}
 
 
 class OtherNodes:

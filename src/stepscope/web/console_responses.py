@@ -53,6 +53,8 @@ class PrintedLine(Response):
     """Whether the line has no end yet."""
     is_cut: bool
     """Whether the line was longer than what is kept."""
+    is_error: bool
+    """Whether it has a word that programs use for errors."""
 
 
 class PrintedLines(Response):

@@ -77,7 +77,8 @@ class SeriesParameters(CurveParameters, kw_only=True):
     """Parameters of the curves."""
 
     run: Annotated[list[Run], Meta(min_length=1, max_length=RUNS)]
-    fold: Literal["ranks"] | None = None
+    fold: Literal["ranks", "worst"] | None = None
+    """ranks: one curve of all ranks; worst: also that of the rank that is farthest from their mean."""
 
 
 class RecipeParameters(CurveParameters, kw_only=True):

@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 
 
 def _series(_site: Any, parameters: given.SeriesParameters, *runs: Past) -> bytes:
-    asked = _query(parameters, fold=parameters.fold is not None)
+    asked = _query(parameters, fold=parameters.fold or "")
     return encode_curves(
         [(key, curves(past, asked)) for key, past in dict(zip(parameters.run, runs, strict=True)).items()]
     )
 
 
-def _query(parameters: given.CurveParameters, *, fold: bool = False) -> Ask:
+def _query(parameters: given.CurveParameters, fold: str = "") -> Ask:
     chosen = (parameters.rank, parameters.attempt)
     ranks, attempts = (None if values is None else tuple(dict.fromkeys(values)) for values in chosen)
     steps, times = parameters.range_on("step"), parameters.range_on("time", 1e6)
-    return Ask(tuple(dict.fromkeys(parameters.name)), parameters.points, ranks, attempts, steps, times, fold=fold)
+    names = tuple(dict.fromkeys(parameters.name))
+    folded, worst = bool(fold), fold == "worst"
+    return Ask(names, parameters.points, ranks, attempts, steps, times, fold=folded, worst=worst)
 
 
 def _console(_site: Any, asked: given.ConsoleParameters, past: Past) -> dict[str, Any]:

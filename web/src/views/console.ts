@@ -1,9 +1,9 @@
 /** What the ranks of a run printed: searched, filtered and followed. */
 
 import "./console.css";
-import { reason } from "../api.ts";
-import { fill, h, setText, show } from "../dom.ts";
-import { count } from "../format.ts";
+import { type PrintedLine, reason } from "../api.ts";
+import { type Child, fill, h, setText, show } from "../dom.ts";
+import { capital, count, moment } from "../format.ts";
 import type { Place } from "../router.ts";
 import type { RunModel } from "../run.ts";
 import { type Mounted, type Page, runOf, type View } from "../view.ts";
@@ -14,7 +14,7 @@ import { VirtualList } from "./virtual_list.ts";
 
 const [ROW, POLL_MS, TYPING_MS, CHUNK] = [20, 1000, 250, 1500];
 const HINT =
-  "`stepscope run SCRIPT` keeps what each rank prints. With `stepscope.init` alone, set `recorder.console: true`; then `stepscope logs RUN` and this view show it.";
+  "`stepscope run SCRIPT` keeps what each rank prints. With `stepscope.init` alone, set `recorder.console: on`; then `stepscope logs RUN` and this view show it.";
 
 /** Return the time of day with milliseconds, by the clock of this computer. */
 function clock(time: number): string {
@@ -28,6 +28,7 @@ class ConsoleView implements Mounted {
   private window: ConsoleWindow | null = null;
   private asked = "";
   private chosen = -1;
+  private wanted: RegExp | null = null;
   private timer = 0;
   private typing = 0;
   private readonly search = h("input", {
@@ -70,6 +71,14 @@ class ConsoleView implements Mounted {
   );
   private readonly detail = h("section", { class: "card console-detail", attrs: { "aria-label": "Chosen line" } });
   private readonly body = h("div", { class: "console-body" });
+  private readonly head = h(
+    "div",
+    { class: "console-head num", attrs: { "aria-hidden": "true" } },
+    h("span", { class: "line-time" }, "time"),
+    h("span", { class: "line-rank" }, "rank"),
+    h("span", { class: "line-step" }, "step"),
+    h("span", {}, "line"),
+  );
 
   constructor(
     root: HTMLElement,
@@ -148,6 +157,7 @@ class ConsoleView implements Mounted {
       level: params.get("level") ?? "",
       pattern: params.get("q") ?? "",
     };
+    this.wanted = searched(filter.pattern);
     const lines = new ConsoleWindow(this.run.key, filter);
     this.window = lines;
     this.chosen = -1;
@@ -184,7 +194,7 @@ class ConsoleView implements Mounted {
           ? h("div", { class: "nothing" }, h("h2", {}, "No console was kept"), h("p", { class: "soft" }, coded(HINT)))
           : empty("No such line", "Try another search, level or rank."),
       );
-    } else if (!this.list.element.isConnected) fill(this.body, this.list.element);
+    } else if (!this.list.element.isConnected) fill(this.body, this.head, this.list.element);
     this.list.resize(found.lines.length, before);
     this.say();
   }
@@ -193,9 +203,11 @@ class ConsoleView implements Mounted {
     const { window: found } = this;
     const facts = found?.facts;
     if (!found || !facts) return;
+    const which = found.whole ? "" : found.complete ? "the newest " : "";
     const parts = [
-      `${count(found.lines.length)} lines`,
+      capital(`${which}${count(found.lines.length)} ${found.lines.length === 1 ? "line" : "lines"}`),
       facts.ranks.length > 1 ? `of ${count(facts.ranks.length)} ranks` : "",
+      found.whole ? "" : "· scroll up for older ones",
       facts.dropped ? `· ${count(facts.dropped)} lines were printed but not kept` : "",
       ...facts.problems.slice(0, 2).map((problem) => `· ${problem}`),
     ];
@@ -241,13 +253,13 @@ class ConsoleView implements Mounted {
     return h(
       "div",
       {
-        class: `line ${line.stream === "err" ? "err" : ""} ${place === this.chosen ? "chosen" : ""}`,
+        class: `line ${line.stream === "err" ? "err" : ""} ${line.is_error ? "error" : ""} ${place === this.chosen ? "chosen" : ""}`,
         on: { click: () => this.choose(place) },
       },
       h("span", { class: "line-time num" }, clock(line.time)),
       h("span", { class: `line-rank num ${isRepeat ? "again" : ""}` }, line.rank),
       h("span", { class: "line-step num" }, line.step === null ? "" : line.step),
-      h("span", { class: "line-text" }, coloured(line.text)),
+      h("span", { class: "line-text" }, coloured(line.text, this.wanted)),
     );
   }
 
@@ -255,7 +267,6 @@ class ConsoleView implements Mounted {
     const line = this.window?.lines[place];
     if (!line) return;
     this.chosen = place;
-    this.list.reveal(place, middle);
     const { params } = this.page.router.place;
     const around = new URLSearchParams({ at: String(line.time) });
     if (params.get("ranks")) around.set("ranks", params.get("ranks") ?? "");
@@ -263,12 +274,10 @@ class ConsoleView implements Mounted {
     fill(
       this.detail,
       h(
-        "p",
-        { class: "soft num" },
-        `rank ${line.rank} on ${line.node} · attempt ${line.attempt} · line ${line.number}`,
-        line.step === null ? "" : ` · step ${line.step}`,
-        line.stream ? ` · std${line.stream}` : "",
-        line.is_cut ? " · cut" : "",
+        "header",
+        {},
+        h("p", { class: "soft num" }, about(line)),
+        h("button", { class: "button", attrs: { type: "button" }, on: { click: () => this.closeDetail() } }, "Close"),
       ),
       h("pre", { class: "console-full" }, chunks(uncoloured(line.text))),
       h(
@@ -279,9 +288,22 @@ class ConsoleView implements Mounted {
       ),
     );
     show(this.detail, true);
+    this.list.reveal(place, middle); // the list has become lower
+  }
+
+  private closeDetail(): void {
+    this.chosen = -1;
+    show(this.detail, false);
+    this.list.draw(true);
+    this.list.element.focus();
   }
 
   private pressed(event: KeyboardEvent): void {
+    if (event.key === "Escape" && this.chosen >= 0) {
+      event.stopPropagation();
+      this.closeDetail();
+      return;
+    }
     const last = (this.window?.lines.length ?? 0) - 1;
     const now = this.chosen < 0 ? last : this.chosen;
     const places: Record<string, number> = {
@@ -300,8 +322,61 @@ class ConsoleView implements Mounted {
   }
 }
 
-function coloured(text: string): HTMLElement[] {
-  return pieces(text.slice(0, CHUNK)).map((piece) => h("span", { class: piece.style || undefined }, piece.text));
+/** Return where a line is from. */
+function about(line: PrintedLine): string {
+  const parts = [
+    `rank ${line.rank} on ${line.node}`,
+    moment(line.time),
+    line.step === null ? "" : `step ${count(line.step)}`,
+    line.attempt ? `attempt ${line.attempt}` : "",
+    `line ${count(line.number + 1)}`,
+    line.stream ? `std${line.stream}` : "",
+    line.is_cut ? "only its start was kept" : "",
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
+
+/** Return the pieces of a line with their colours, and what was searched for marked. */
+function coloured(text: string, wanted: RegExp | null): HTMLElement[] {
+  const shown = pieces(text.slice(0, CHUNK));
+  const hits = wanted
+    ? [
+        ...shown
+          .map((piece) => piece.text)
+          .join("")
+          .matchAll(wanted),
+      ]
+    : [];
+  let at = 0;
+  return shown.map((piece) => {
+    const from = at;
+    at += piece.text.length;
+    return h("span", { class: piece.style || undefined }, marked(piece.text, from, hits));
+  });
+}
+
+/** Return a piece with the parts marked that lie in a hit; `from` is its place in the line, as that of the hits. */
+function marked(text: string, from: number, hits: RegExpMatchArray[]): Child[] {
+  const found: Child[] = [];
+  let at = 0;
+  for (const hit of hits) {
+    const begins = Math.max(at, (hit.index ?? 0) - from);
+    const ends = Math.min(text.length, (hit.index ?? 0) + hit[0].length - from);
+    if (ends <= begins) continue;
+    found.push(text.slice(at, begins), h("mark", {}, text.slice(begins, ends)));
+    at = ends;
+  }
+  return [...found, text.slice(at)];
+}
+
+/** Return what a search looks for; null for nothing, or for a pattern that only the server understands. */
+function searched(pattern: string): RegExp | null {
+  const inner = /^\/(.+)\/$/.exec(pattern)?.[1];
+  try {
+    return pattern ? new RegExp(inner ?? pattern.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "gi") : null;
+  } catch {
+    return null;
+  }
 }
 
 /** Return a long text in pieces, as a text node is limited. */

@@ -6,3 +6,8 @@ export function consoleAt(time: number, rank: number | null): URLSearchParams {
   if (rank !== null && rank >= 0) params.set("ranks", String(rank));
   return params;
 }
+
+/** Return the parameters of the console around the end of a step of a rank. */
+export function consoleOfStep(rank: number, step: number): URLSearchParams {
+  return new URLSearchParams({ ranks: String(rank), step: String(step) });
+}

@@ -38,6 +38,11 @@ export class ConsoleWindow {
     private readonly filter: Filter,
   ) {}
 
+  /** Whether all lines are there: the first and the newest too. */
+  get whole(): boolean {
+    return this.started && this.complete;
+  }
+
   stop(): void {
     this.busy?.abort();
   }

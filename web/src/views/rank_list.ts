@@ -24,7 +24,13 @@ const last = (amount: number | null): number => amount ?? -Infinity;
 const time = (seconds: number | null): string => (seconds === null ? ABSENT : duration(seconds));
 
 const COLUMNS: RankColumn[] = [
-  { key: "rank", title: "rank", num: true, sort: (row) => row.rank, cell: (row) => h("strong", {}, row.rank) },
+  {
+    key: "rank",
+    title: "rank",
+    num: true,
+    sort: (row) => row.rank,
+    cell: (row) => h("button", { class: "rank-pick", attrs: { type: "button" } }, row.rank),
+  },
   { key: "host", title: "host", num: false, sort: (row) => row.host, cell: host },
   { key: "place", title: "place", num: false, sort: coordinates, cell: coordinates },
   {
@@ -32,7 +38,10 @@ const COLUMNS: RankColumn[] = [
     title: "state",
     num: false,
     sort: (row) => `${row.is_well ? 1 : 0}${row.stall || row.state}`,
-    cell: (row) => stateMark(row.stall || row.state, row.cause),
+    cell: (row) => [
+      stateMark(row.stall || row.state, row.cause),
+      row.blame ? h("span", { class: "bad rank-blame" }, `· ${row.blame}`) : null,
+    ],
   },
   { key: "step", title: "step", num: true, sort: (row) => last(row.step), cell: (row) => behind(row) },
   {

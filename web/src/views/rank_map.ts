@@ -10,22 +10,33 @@ import { lateShade, shade } from "./colour_scale.ts";
 import type { RankGroup } from "./rank_order.ts";
 
 /** Height of all rows together that a laptop's screen shows, of the tallest row, and of one that needs attention. */
-const [TALL, TALLEST, NOTED] = [512, 38, 9];
+const [TALL, TALLEST, NOTED] = [512, 56, 13];
 /** Most rows that are drawn higher because they need attention. */
 const MOST_NOTED = 16;
 const LABEL = 13;
+/** Least pixels between two labels where rows are too thin for one each, and those above the label of the others. */
+const [APART, REST] = [24, 20];
 const DRAGGED = 6;
 /** A share of a step that is always within the scale, and the largest one. */
 const [LEAST, MOST] = [0.1, 0.5];
 
 export interface Cell {
   rank: number;
-  bucket: number;
+  /** The first step of its bucket. */
+  step: number;
 }
 
 export interface MapEvents {
   select(cell: Cell): void;
   zoom(steps: readonly [number, number] | null): void;
+}
+
+interface GutterLabel {
+  text: string;
+  /** Pixels from the top to its middle. */
+  at: number;
+  bad: boolean;
+  title: string;
 }
 
 type Scale = (value: number, bucket: number) => readonly number[];
@@ -45,6 +56,7 @@ export class RankMapChart {
   private groups: RankGroup[] = [];
   private rows = new Map<number, ShownRank>();
   private order: number[] = [];
+  private noted: ReadonlySet<number> = new Set();
   /** Top of each row in pixels, and the end of the last. */
   private tops: number[] = [0];
   private values = new Map<number, (number | null)[]>();
@@ -99,9 +111,10 @@ export class RankMapChart {
     for (const stop of this.stops) stop();
   }
 
-  /** Show a map with its rows in groups. */
-  set(map: RankHeat, groups: RankGroup[], rows: readonly ShownRank[], title: string): void {
+  /** Show a map with its rows in groups; `noted` are the ranks that need attention. */
+  set(map: RankHeat, groups: RankGroup[], rows: readonly ShownRank[], noted: ReadonlySet<number>, title: string): void {
     this.map = map;
+    this.noted = noted;
     this.values = new Map(map.ranks.map((rank, at) => [rank, map.values[at] ?? []]));
     this.rows = new Map(rows.map((row) => [row.rank, row]));
     const known = (rank: number): boolean => this.values.has(rank);
@@ -130,13 +143,9 @@ export class RankMapChart {
   /** Return the tops of all rows: the few that are late or ended are high enough to be seen among hundreds. */
   private stacked(): number[] {
     const row = Math.max(1, Math.min(TALLEST, Math.floor(TALL / Math.max(1, this.order.length))));
-    const noted = this.order.filter((rank) => {
-      const own = this.rows.get(rank);
-      return own?.is_late || own?.is_well === false;
-    });
-    const high = new Set(noted.length <= MOST_NOTED ? noted : []);
+    const high = this.noted.size <= MOST_NOTED ? Math.max(row, NOTED) : row;
     const tops = [0];
-    for (const rank of this.order) tops.push((tops.at(-1) ?? 0) + (high.has(rank) ? Math.max(row, NOTED) : row));
+    for (const rank of this.order) tops.push((tops.at(-1) ?? 0) + (this.noted.has(rank) ? high : row));
     return tops;
   }
 
@@ -155,34 +164,62 @@ export class RankMapChart {
   }
 
   private drawGutter(): void {
-    const labels: HTMLElement[] = [];
-    let free = -Infinity;
+    const { labels, bars } = this.labels();
+    const shown: GutterLabel[] = [];
+    // Those that need attention come first; another label stays if there is room for it.
+    for (const one of [...labels].sort((left, right) => Number(right.bad) - Number(left.bad)))
+      if (shown.every((other) => Math.abs(other.at - one.at) >= LABEL)) shown.push(one);
+    fill(
+      this.gutter,
+      bars,
+      shown.map((one) =>
+        h(
+          "span",
+          { class: one.bad ? "bad" : "", title: one.title, style: { top: `${one.at - LABEL / 2}px` } },
+          one.text,
+        ),
+      ),
+    );
+  }
+
+  /** Return the labels of the rows or groups, and a bar beside each group. */
+  private labels(): { labels: GutterLabel[]; bars: HTMLElement[] } {
+    const labels: GutterLabel[] = [];
+    const bars: HTMLElement[] = [];
     let line = 0;
-    const add = (text: string, at: number, late: boolean, title: string): void => {
-      if (at < free) return;
-      free = at + LABEL;
-      labels.push(h("span", { class: late ? "bad" : "", title, style: { top: `${at - LABEL / 2}px` } }, text));
-    };
     this.groups.forEach((group, place) => {
       const top = this.tops[line] ?? 0;
       if (group.label) {
         const tall = (this.tops[line + group.ranks.length] ?? top) - top;
+        const bad = group.ranks.some((rank) => this.rows.get(rank)?.is_notable);
         const style = { top: `${top}px`, height: `${Math.max(1, tall - 1)}px` };
-        labels.push(h("i", { class: `${place % 2 ? "odd" : ""} ${group.late ? "late" : ""}`, style }));
-        add(group.label, top + Math.min(tall, LABEL * 2) / 2, group.late > 0, `${group.ranks.length} ranks`);
-      } else {
-        group.ranks.forEach((rank, at) => {
-          const middle = (this.tops[line + at] ?? 0) + this.tall(line + at) / 2;
-          add(String(rank), middle, this.rows.get(rank)?.is_late ?? false, `rank ${rank}`);
-        });
-      }
+        bars.push(h("i", { class: `${place % 2 ? "odd" : ""} ${bad ? "late" : ""}`, style }));
+        const at = top + Math.min(tall, LABEL * 2) / 2;
+        labels.push({ text: group.label, at, bad, title: `${group.label}: ${group.ranks.length} ranks` });
+      } else labels.push(...this.ownLabels(group.ranks, line));
       line += group.ranks.length;
     });
-    this.gutter.classList.toggle(
-      "grouped",
-      this.groups.some((group) => group.label !== ""),
-    );
-    fill(this.gutter, labels);
+    return { labels, bars };
+  }
+
+  /** Return a label for each row, if rows are high enough; else for those that need attention and a few others. */
+  private ownLabels(ranks: readonly number[], line: number): GutterLabel[] {
+    const every =
+      2 ** Math.ceil(Math.log2(APART / Math.max(1, Math.min(...ranks.map((_, at) => this.tall(line + at))))));
+    const isSorted = ranks.every((rank, at) => at === 0 || rank > (ranks[at - 1] ?? 0));
+    const found = ranks.flatMap((rank, at) => {
+      const bad = this.rows.get(rank)?.is_notable ?? false;
+      const isShown = bad || this.noted.has(rank) || this.tall(line + at) >= NOTED || (isSorted && rank % every === 0);
+      const middle = (this.tops[line + at] ?? 0) + this.tall(line + at) / 2;
+      return isShown ? [{ text: String(rank), at: middle, bad, title: `rank ${rank}` }] : [];
+    });
+    const rest = ranks.length - found.length;
+    const first = ranks.findIndex((rank, at) => !this.noted.has(rank) && this.tall(line + at) < NOTED);
+    if (rest > 0 && !isSorted && first >= 0) {
+      const at = (this.tops[line + first] ?? 0) + REST;
+      found.push({ text: `${count(rest)} more`, at, bad: false, title: "these ranks are about as fast as the median" });
+    }
+    return found;
   }
 
   private draw(): void {
@@ -260,7 +297,18 @@ export class RankMapChart {
     const rank = this.order[this.lineAt(event.clientY - box.top)];
     const bucket = Math.floor(((event.clientX - box.left) / (box.width || 1)) * this.columns);
     if (rank === undefined || !this.columns) return null;
-    return { rank, bucket: Math.max(0, Math.min(this.columns - 1, bucket)) };
+    return { rank, step: this.edge(bucket) };
+  }
+
+  /** Return the first step of a bucket, or of the one next to it that exists. */
+  private edge(bucket: number): number {
+    return this.map?.edges[Math.max(0, Math.min(this.columns - 1, bucket))] ?? 0;
+  }
+
+  /** Return the bucket of a step, or the one next to it. */
+  private bucketOf(step: number): number {
+    const next = (this.map?.edges ?? []).findIndex((edge) => edge > step);
+    return Math.max(0, Math.min(this.columns - 1, (next < 0 ? this.columns : next) - 1));
   }
 
   private stepAt(event: MouseEvent): number {
@@ -313,16 +361,17 @@ export class RankMapChart {
     const map = this.map;
     if (!map) return;
     const row = this.rows.get(cell.rank);
-    const one = this.values.get(cell.rank)?.[cell.bucket] ?? null;
-    const usual = map.usual[cell.bucket] ?? null;
-    const [first, next] = [map.edges[cell.bucket] ?? 0, map.edges[cell.bucket + 1] ?? 1];
+    const bucket = this.bucketOf(cell.step);
+    const one = this.values.get(cell.rank)?.[bucket] ?? null;
+    const usual = map.usual[bucket] ?? null;
+    const [first, next] = [map.edges[bucket] ?? 0, map.edges[bucket + 1] ?? 1];
     const steps = next - first > 1 ? `steps ${count(first)} to ${count(next - 1)}` : `step ${count(first)}`;
     const text = one === null ? "not recorded" : value(one, map.unit);
     const late = map.is_difference;
     showTip(
       event.clientX,
       event.clientY,
-      `rank ${cell.rank}${row?.host ? ` on ${row.host}` : ""}, ${steps}`,
+      `rank ${cell.rank}${row?.host ? ` on ${row.host}` : ""}${row?.blame ? ` ${row.blame}` : ""}, ${steps}`,
       [{ colour: "transparent", label: late ? "beyond the median rank" : map.what, text }],
       usual === null ? [] : [`${late ? "a step of the median rank" : "median rank"}: ${value(usual, map.unit)}`],
     );
@@ -330,12 +379,12 @@ export class RankMapChart {
 
   private key(event: KeyboardEvent): void {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const now = this.selected ?? { rank: this.order[0] ?? 0, bucket: this.columns - 1 };
-    const line = Math.max(0, this.order.indexOf(now.rank));
+    const now = this.selected ?? { rank: this.order[0] ?? 0, step: this.edge(this.columns - 1) };
+    const [line, bucket] = [Math.max(0, this.order.indexOf(now.rank)), this.bucketOf(now.step)];
     const to = (rows: number, columns: number): (() => void) => {
       return () => {
         const rank = this.order[Math.max(0, Math.min(this.order.length - 1, line + rows))] ?? now.rank;
-        this.events.select({ rank, bucket: Math.max(0, Math.min(this.columns - 1, now.bucket + columns)) });
+        this.events.select({ rank, step: this.edge(bucket + columns) });
       };
     };
     const act: Record<string, () => void> = {
@@ -347,8 +396,8 @@ export class RankMapChart {
       PageDown: to(16, 0),
       Home: to(0, -this.columns),
       End: to(0, this.columns),
-      "+": () => this.scaleAround(now.bucket, 0.25),
-      "-": () => this.scaleAround(now.bucket, 1),
+      "+": () => this.scaleAround(bucket, 0.25),
+      "-": () => this.scaleAround(bucket, 1),
       Escape: () => this.plot.blur(),
     };
     const found = act[event.key];
@@ -373,7 +422,7 @@ export class RankMapChart {
     const tall = Math.max(7, this.tall(line));
     const top = (this.tops[line] ?? 0) - (tall - this.tall(line)) / 2;
     const wide = Math.max(5, this.width / this.columns);
-    const left = ((this.selected.bucket + 0.5) / this.columns) * this.width - wide / 2;
+    const left = ((this.bucketOf(this.selected.step) + 0.5) / this.columns) * this.width - wide / 2;
     const style = { top: `${top}px`, height: `${tall}px`, left: `${left}px`, width: `${wide}px` };
     for (const [name, text] of Object.entries(style)) this.box.style.setProperty(name, text);
   }

@@ -1,6 +1,6 @@
 /** The order of the rows of a rank map: the worst first, by rank, or in groups of a node or a coordinate. */
 
-import type { ShownRank } from "../api.ts";
+import type { RankHeat, ShownRank } from "../api.ts";
 
 export interface RankGroup {
   /** Shown beside the rows; empty for ranks without groups. */
@@ -8,6 +8,24 @@ export interface RankGroup {
   ranks: number[];
   /** Number of late ranks. */
   late: number;
+}
+
+/** A rank was late for a while if it was so by this share of a step, on average over so many buckets of the map. */
+const [NOTABLE, BUCKETS] = [0.05, 3];
+
+/** Return the ranks that were late for a while in the steps that a map shows. */
+export function lateForAWhile(map: RankHeat): Set<number> {
+  const found = new Set<number>();
+  if (!map.is_difference) return found;
+  map.ranks.forEach((rank, at) => {
+    const shares = (map.values[at] ?? []).map((late, bucket) => (late ?? 0) / (map.usual[bucket] || Infinity));
+    let sum = 0;
+    shares.forEach((one, bucket) => {
+      sum += one - (shares[bucket - BUCKETS] ?? 0);
+      if (sum >= NOTABLE * BUCKETS) found.add(rank);
+    });
+  });
+  return found;
 }
 
 export const WORST = "worst";

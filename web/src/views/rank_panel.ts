@@ -6,12 +6,8 @@ import { ABSENT, count, duration, value } from "../format.ts";
 import { phaseColour, stateMark } from "../widgets.ts";
 import { coordinates } from "./rank_order.ts";
 
-/** Show a step of a rank, or the mean of several; `row` has the rank's present state. */
-export function drawPanel(element: HTMLElement, step: RankStep, row: ShownRank | undefined): void {
-  const span =
-    step.last_step > step.step
-      ? `Mean of steps ${count(step.step)} to ${count(step.last_step)}`
-      : `Step ${count(step.step)}`;
+/** Show a step of a rank, or the mean of several; `row` has the rank's present state, `console` is a link. */
+export function drawPanel(element: HTMLElement, step: RankStep, row: ShownRank | undefined, console: string): void {
   const late = step.late_seconds;
   const longest = Math.max(...step.phases.flatMap((phase) => [phase.seconds ?? 0, phase.usual_seconds ?? 0]), 1e-9);
   fill(
@@ -23,7 +19,8 @@ export function drawPanel(element: HTMLElement, step: RankStep, row: ShownRank |
       h("span", { class: "soft cut", title: step.node }, step.host ? `on ${step.host}` : ""),
       row ? stateMark(row.stall || row.state, row.cause) : null,
     ),
-    h("p", { class: "soft" }, span),
+    row?.blame ? h("p", { class: "bad" }, `It ${row.blame}.`) : null,
+    h("p", { class: "soft" }, spanOf(step)),
     h(
       "dl",
       { class: "rank-numbers num" },
@@ -50,7 +47,20 @@ export function drawPanel(element: HTMLElement, step: RankStep, row: ShownRank |
         )
       : null,
     row ? facts(row) : null,
+    h("p", {}, h("a", { attrs: { href: console } }, "What it printed then")),
   );
+}
+
+function spanOf(step: RankStep): string {
+  return step.last_step > step.step
+    ? `Mean of steps ${count(step.step)} to ${count(step.last_step)}`
+    : `Step ${count(step.step)}`;
+}
+
+/** Return what a panel shows as one sentence, for screen readers. */
+export function inWords(step: RankStep): string {
+  const late = step.late_seconds === null ? "" : `, ${signed(step.late_seconds)} beyond the median rank`;
+  return `Rank ${step.rank}, ${spanOf(step).toLowerCase()}: ${duration(step.step_seconds)}${late}`;
 }
 
 function number(label: string, text: string, bad = false): HTMLElement {

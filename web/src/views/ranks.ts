@@ -9,11 +9,12 @@ import type { Place } from "../router.ts";
 import type { RunModel } from "../run.ts";
 import type { Mounted, Page, View } from "../view.ts";
 import { empty, failure, field, segmented, skeleton } from "../widgets.ts";
+import { consoleOfStep } from "./console_link.ts";
 import { hangCard, standings } from "./hang.ts";
 import { RankList } from "./rank_list.ts";
 import { type Cell, RankMapChart } from "./rank_map.ts";
-import { BY_RANK, grouped, type RankGroup, WORST } from "./rank_order.ts";
-import { drawPanel } from "./rank_panel.ts";
+import { BY_RANK, grouped, lateForAWhile, type RankGroup, WORST } from "./rank_order.ts";
+import { drawPanel, inWords } from "./rank_panel.ts";
 
 /** What the map shows unless chosen otherwise: how late each rank is. */
 const LATE = "step";
@@ -26,6 +27,7 @@ class RanksView implements Mounted {
   private readonly summary = h("p", { class: "rank-summary", attrs: { role: "status" } });
   private readonly hang = h("div");
   private readonly panel = h("aside", { class: "card rank-panel", attrs: { "aria-label": "Steps of one rank" } });
+  private readonly told = h("p", { class: "visually-hidden", attrs: { role: "status" } });
   private readonly middle: HTMLElement;
   private readonly map: RankMapChart;
   private readonly list: RankList;
@@ -43,6 +45,8 @@ class RanksView implements Mounted {
   private timer = 0;
   private panelAsked = 0;
   private stopped = false;
+  /** Whether the selection came by hand, so that a screen reader says it. */
+  private isTold = false;
   private readonly stops: (() => void)[];
 
   constructor(
@@ -51,10 +55,13 @@ class RanksView implements Mounted {
     private readonly run: RunModel,
   ) {
     run.link.setUnit("step");
-    this.map = new RankMapChart({ select: (cell) => this.select(cell), zoom: (steps) => run.link.setRange(steps) });
-    this.list = new RankList((rank) => this.select({ rank, bucket: this.worstBucket(rank) }));
+    this.map = new RankMapChart({
+      select: (cell) => this.select(cell, true),
+      zoom: (steps) => run.link.setRange(steps),
+    });
+    this.list = new RankList((rank) => this.select({ rank, step: this.worstStep(rank) }, true));
     this.middle = h("div", { class: "rank-middle" }, this.map.element, this.panel);
-    fill(root, this.tools, this.hang, this.summary, this.middle, this.note, this.list.element);
+    fill(root, this.tools, this.hang, this.summary, this.middle, this.note, this.list.element, this.told);
     fill(this.panel, skeleton(6));
     show(this.list.element, false);
     this.drawTools();
@@ -72,6 +79,9 @@ class RanksView implements Mounted {
     if (changed("what")) void this.load();
     else if (changed("by")) this.drawMap();
     if (changed("what") || changed("by")) this.drawTools();
+    const cell = this.chosen;
+    const { selected } = this.map;
+    if (this.grid && cell && (cell.rank !== selected?.rank || cell.step !== selected.step)) this.select(cell);
   }
 
   stop(): void {
@@ -88,6 +98,14 @@ class RanksView implements Mounted {
   private get by(): string {
     const chosen = this.page.router.place.params.get("by") ?? WORST;
     return chosen === BY_RANK || this.ranks?.dimensions.includes(chosen) ? chosen : WORST;
+  }
+
+  /** The rank and step of the address. */
+  private get chosen(): Cell | null {
+    const { params } = this.page.router.place;
+    const [rank, step] = [Number(params.get("rank") ?? Number.NaN), Number(params.get("step") ?? Number.NaN)];
+    if (!Number.isInteger(rank)) return null;
+    return { rank, step: Number.isInteger(step) ? step : this.worstStep(rank) };
   }
 
   private get steps(): { from?: number; to?: number } {
@@ -138,7 +156,7 @@ class RanksView implements Mounted {
   }
 
   private again(): void {
-    fill(this.root, this.tools, this.hang, this.summary, this.middle, this.note, this.list.element);
+    fill(this.root, this.tools, this.hang, this.summary, this.middle, this.note, this.list.element, this.told);
     void this.load();
   }
 
@@ -150,10 +168,10 @@ class RanksView implements Mounted {
       return;
     }
     if (!this.tools.isConnected)
-      fill(this.root, this.tools, this.hang, this.summary, this.middle, this.note, this.list.element);
+      fill(this.root, this.tools, this.hang, this.summary, this.middle, this.note, this.list.element, this.told);
     redraw(this.hang, ranks.hang, () => (ranks.hang ? hangCard(ranks.hang) : null));
     setText(this.summary, capital(ranks.summary));
-    this.summary.classList.toggle("bad", ranks.late.length > 0);
+    this.summary.classList.toggle("bad", ranks.late.length > 0 || ranks.rows.some((row) => !row.is_well));
     const span =
       ranks.last_step === null ? "" : `Rows: means of steps ${count(ranks.first_step)} to ${count(ranks.last_step)}. `;
     const clocks = ranks.clocks && ` Clocks: ${ranks.clocks}.`;
@@ -165,24 +183,34 @@ class RanksView implements Mounted {
     if (!this.map.selected) this.start(ranks);
   }
 
-  /** Show the worst rank first. */
+  /** Show the rank of the address, or the worst. */
   private start(ranks: Ranks): void {
+    const chosen = this.chosen;
+    if (chosen && this.grid?.ranks.includes(chosen.rank)) {
+      this.select(chosen);
+      return;
+    }
     const worst = ranks.rows[0];
     if (!worst || !this.grid?.ranks.includes(worst.rank)) {
       fill(this.panel, h("p", { class: "soft" }, "No step was recorded yet."));
       return;
     }
-    this.select({ rank: worst.rank, bucket: this.worstBucket(worst.rank) });
+    this.select({ rank: worst.rank, step: this.worstStep(worst.rank) });
   }
 
   private drawMap(): void {
     const { ranks, grid } = this;
     if (!ranks || !grid) return;
     // Rows move only if the late ranks change: a map that is read must hold still.
-    const late = `${this.by} ${this.what} ${ranks.rows.length} ${[...ranks.late].sort().join()}`;
-    if (late !== this.lateThen) this.groups = grouped(ranks.rows, this.by);
+    const noted = new Set(ranks.rows.filter((row) => row.is_notable).map((row) => row.rank));
+    for (const rank of lateForAWhile(grid)) noted.add(rank);
+    const late = `${this.by} ${this.what} ${ranks.rows.length} ${[...noted].sort().join()}`;
+    if (late !== this.lateThen) {
+      const rows = [...ranks.rows].sort((one, other) => Number(noted.has(other.rank)) - Number(noted.has(one.rank)));
+      this.groups = grouped(rows, this.by);
+    }
     this.lateThen = late;
-    this.map.set(grid, this.groups, ranks.rows, grid.is_difference ? "How late each rank is" : grid.what);
+    this.map.set(grid, this.groups, ranks.rows, noted, grid.is_difference ? "How late each rank is" : grid.what);
   }
 
   private drawTools(): void {
@@ -225,25 +253,31 @@ class RanksView implements Mounted {
     );
   }
 
-  private worstBucket(rank: number): number {
+  /** Return the first step of the bucket in which a rank is the latest; the last one of a rank that ended all. */
+  private worstStep(rank: number): number {
     const own = this.grid?.values[this.grid.ranks.indexOf(rank)] ?? [];
-    let found = own.length - 1;
+    const isOver = this.ranks?.rows.find((row) => row.rank === rank)?.blame;
+    let found = own.findLastIndex((amount) => amount !== null);
     own.forEach((amount, at) => {
-      if (amount !== null && amount > (own[found] ?? -Infinity)) found = at;
+      if (!isOver && amount !== null && amount > (own[found] ?? -Infinity)) found = at;
     });
-    return Math.max(0, found);
+    return this.grid?.edges[Math.max(0, found)] ?? 0;
   }
 
-  private select(cell: Cell): void {
+  /** Show a rank in some steps; what a person selects is kept in the address. */
+  private select(cell: Cell, isByHand = false): void {
+    this.isTold = isByHand;
     this.map.mark(cell);
     this.list.mark(cell.rank);
     clearTimeout(this.timer);
     this.timer = window.setTimeout(() => void this.loadPanel(cell), PAUSE_MS);
+    if (isByHand) this.page.router.param({ rank: cell.rank, step: cell.step });
   }
 
   private async loadPanel(cell: Cell): Promise<void> {
     const edges = this.grid?.edges ?? [];
-    const [from, next] = [edges[cell.bucket], edges[cell.bucket + 1]];
+    const after = edges.findIndex((edge) => edge > cell.step);
+    const [from, next] = [edges[after - 1], edges[after]];
     if (from === undefined || next === undefined) return;
     const number = ++this.panelAsked;
     this.panel.setAttribute("aria-busy", "true");
@@ -255,7 +289,9 @@ class RanksView implements Mounted {
         this.panel,
         step,
         this.ranks?.rows.find((row) => row.rank === cell.rank),
+        this.page.router.link({ view: "console", params: consoleOfStep(cell.rank, from) }),
       );
+      if (this.isTold) setText(this.told, inWords(step));
     } catch (error) {
       if (!this.stopped && number === this.panelAsked)
         fill(

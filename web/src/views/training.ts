@@ -141,13 +141,13 @@ class TrainingView implements Mounted {
     return optionsOf(this.page.router.place.params);
   }
 
-  /** Choose the curves to fetch: attempts, and one folded curve for many ranks. */
+  /** Choose the curves to fetch: attempts, and one folded curve for many ranks with the worst of them. */
   private chooseCurves(): void {
     const names = this.run.names.value;
     const attempt = this.page.router.place.params.get("attempt");
     const many = (names?.ranks.length ?? 1) > FOLD_RANKS && this.chartOptions().ranks === "band";
     this.run.curves.setOptions({
-      ...(many ? { fold: true } : {}),
+      ...(many ? { fold: true, worst: true } : {}),
       ...(attempt ? { attempts: [Number(attempt)] } : {}),
     });
   }

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from stepscope.analysis.series.robust import median
 from stepscope.analysis.stragglers.cause import STEP_FACTS
+from stepscope.analysis.stragglers.group import place_facts
+from stepscope.core.coordinates import PLACED
 
 if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.evidence import Evidence, Track
 
 
-PROCESS = ("run_wait_ratio", "cpu_ratio")
+PROCESS = ("run_wait_ratio", "cpu_ratio", "numa_node")
 HOT = ("throttle_hw_thermal", "throttle_sw_thermal")
 BRAKED = ("throttle_hw_slowdown", "throttle_power_brake")
 
@@ -28,6 +30,9 @@ def rank_facts(evidence: Evidence) -> dict[int, dict[str, float]]:
         for name in PROCESS:
             for track in evidence.series.get(f"process/{rank}/{name}", {}).values():
                 _mean(facts, name, evidence.during(track))
+    for event in evidence.of_kind(PLACED):
+        if event.get("rank") in found:
+            found[event["rank"]] |= place_facts(event.get("coordinates"))
     for rank, (source, gpu) in _gpus(evidence).items():
         for name, key in (("sm_clock_hertz", "gpu_clock_hertz"), ("temperature_celsius", "gpu_celsius")):
             _mean(found[rank], key, evidence.series.get(f"gpu/{gpu}/{name}", {}).get(source))

@@ -165,11 +165,16 @@ def _of_waiting(evidence: ErrorEvidence, suspects: Sequence[Suspect], second: Se
     if not silent or len(silent) > max(FEW_SILENT, len(loud) // FEW_SHARE) or len(silent) >= len(loud):
         why = "every error says that another rank did not answer; none of them is its own cause"
         return _answer(evidence, _Choice([min(spoken, key=_when)], 0.2, why, kind), suspects)
-    if not named and set(silent) <= {end.rank for end in evidence.ends if end.state == "finished"}:
+    return _answer(evidence, _of_silent(evidence, silent, loud, kind), suspects)
+
+
+def _of_silent(evidence: ErrorEvidence, silent: Sequence[int], loud: Sequence[int], kind: str) -> _Choice:
+    """Return the ranks that said nothing: they finished while the others went on, or did not answer."""
+    if set(silent) <= {end.rank for end in evidence.ends if end.state == "finished"}:
         why = f"{ranks_text(silent)} finished, and {ranks_text(loud)} went on and got no answer"
-        return _answer(evidence, _Choice(_guesses(evidence, silent, LEFT), 0.7, why, LEFT), suspects)
+        return _Choice(_guesses(evidence, silent, LEFT), 0.7, why, LEFT)
     why = f"{ranks_text(loud)} reported that a peer did not answer, and {ranks_text(silent)} did not"
-    return _answer(evidence, _Choice(_guesses(evidence, silent, kind), 0.7 if named else 0.5, why, "hang"), suspects)
+    return _Choice(_guesses(evidence, silent, kind), 0.7 if _named_at_barrier(evidence) else 0.5, why, "hang")
 
 
 def _guesses(evidence: ErrorEvidence, silent: Sequence[int], kind: str) -> list[Suspect]:

@@ -27,16 +27,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from stepscope.analysis.hang.evidence import HangEvidence
-    from stepscope.analysis.hang.record import FlightRecord, RecordedOp
+    from stepscope.analysis.hang.operation import RecordedOp
+    from stepscope.analysis.hang.record import FlightRecord
 
 MOST_SAID = 6
 """Sentences of evidence."""
 MANY_LOST = 0.25
 """Share of ranks without a record above which a missing record says nothing about its rank."""
+MOST_PEERS = 3
+"""Ranks of a batch of sends and receives that are named."""
 HISTORY = 3
 """Collectives before a mismatch that are compared with earlier ones."""
 NO_RECORD, HOST, DEVICE, STUCK, MISMATCH, LOOP = "no_record", "host", "device", "stuck", "mismatch", "loop"
 """Why a wait ends at a rank: no record of it; it has not called; its device lags; all are in; they differ; a circle."""
+SEND, RECEIVE = "send", "recv"
+OPPOSITE = {SEND: RECEIVE, RECEIVE: SEND}
 
 
 class Gathering(NamedTuple):
@@ -56,6 +61,8 @@ class Waits:
     """The waits of all ranks."""
 
     table: RecordTable
+    sends: bool = True
+    """Whether a rank may wait in a send."""
     blocking: dict[int, RecordedOp] = field(default_factory=dict)
     """The operation in which each rank waits."""
     edges: dict[int, set[int]] = field(default_factory=dict)
@@ -98,9 +105,9 @@ def judge_records(records: Mapping[int, FlightRecord], world_size: int | None = 
 
 def follow(table: RecordTable, *, sends: bool = True) -> Waits:
     """Return in what each rank waits, and for whom; without `sends`, nobody waits in a send."""
-    waits = Waits(table)
+    waits = Waits(table, sends)
     for rank in table.records:
-        pending = [entry for entry in table.pending(rank) if sends or not entry.name.startswith("send ")]
+        pending = [entry for entry in table.pending(rank) if sends or not _only_sends(entry)]
         if pending and table.done_elsewhere(rank, pending[0]):
             waits.lagging[rank] = sum(table.done_elsewhere(rank, entry) for entry in pending)
         elif pending:
@@ -127,7 +134,7 @@ def _waits_for(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], st
     """Return for whom a rank waits; if for nobody, why."""
     table = waits.table
     if entry.is_p2p:
-        return _waits_for_peer(waits, rank, entry)
+        return _waits_for_peers(waits, rank, entry)
     key = table.key(rank, entry)
     found = waits.gatherings.get((key, entry.collective))
     if found is None:
@@ -137,7 +144,7 @@ def _waits_for(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], st
     for others in (found.missing, found.idle if rank not in found.idle else (), found.earlier):
         if set(others) - {rank}:
             return set(others) - {rank}, ""
-    return set(), STUCK
+    return set(), DEVICE if rank in found.idle else STUCK
 
 
 def _gathering(waits: Waits, key: GroupKey, collective: int) -> Gathering:
@@ -149,15 +156,42 @@ def _gathering(waits: Waits, key: GroupKey, collective: int) -> Gathering:
     return Gathering(bool(odd(table, key, collective)), missing, idle if len(idle) < len(at) else frozenset(), earlier)
 
 
-def _waits_for_peer(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], str]:
-    """Return for whom a rank waits in a send or receive."""
-    peer = waits.table.peer(rank, entry)
-    if peer is None:
-        return set(), STUCK
+def _waits_for_peers(waits: Waits, rank: int, entry: RecordedOp) -> tuple[set[int], str]:
+    """Return for whom a rank waits in its sends and receives: peers that are not at the other end."""
+    peers = waits.table.peers(rank, entry)
+    wanted = {peer: {OPPOSITE[what] for what in own if waits.sends or what == RECEIVE} for peer, own in peers.items()}
+    present = {peer: other for peer in wanted if (other := _other_end(waits, rank, peer, wanted[peer])) is not None}
+    absent = {peer for peer, some in wanted.items() if some and peer not in present}
+    if absent:
+        return absent, ""
+    return _at_both_ends(waits, rank, entry, present)
+
+
+def _at_both_ends(
+    waits: Waits, rank: int, entry: RecordedOp, present: Mapping[int, RecordedOp]
+) -> tuple[set[int], str]:
+    """Return for whom a rank waits whose peers are all at the other end.
+
+    The device of one may not have begun, or a peer still waits for another in the same batch.
+    """
+    idle = {peer for peer, other in present.items() if entry.is_started and not other.is_started}
+    partly = {peer for peer, other in present.items() if set(waits.table.peers(peer, other)) - {rank}}
+    if idle or partly:
+        return idle or partly, ""
+    is_idle = not entry.is_started and any(other.is_started for other in present.values())
+    return set(), DEVICE if is_idle else STUCK
+
+
+def _other_end(waits: Waits, rank: int, peer: int, wanted: set[str]) -> RecordedOp | None:
+    """Return the operation in which a peer waits, if that is the other end of what a rank waits for."""
     other = waits.blocking.get(peer)
-    if other is not None and other.is_p2p and other.name[:4] != entry.name[:4]:
-        return (set(), STUCK) if waits.table.peer(peer, other) == rank else ({peer}, "")
-    return {peer}, ""
+    if other is None or not other.is_p2p or not wanted:
+        return None
+    return other if wanted <= waits.table.peers(peer, other).get(rank, set()) else None
+
+
+def _only_sends(entry: RecordedOp) -> bool:
+    return entry.is_p2p and all(name.startswith(SEND) for name in entry.transfers)
 
 
 def _is_before(waits: Waits, rank: int, key: GroupKey, collective: int) -> bool:
@@ -230,8 +264,12 @@ def _where(waits: Waits, rank: int) -> str:
     entry = waits.blocking[rank]
     key = waits.table.key(rank, entry)
     if entry.is_p2p:
-        peer = waits.table.peer(rank, entry)
-        return f"{entry.name[:4]} {'to' if entry.name.startswith('send') else 'from'} rank {peer} in {key.said()}"
+        transfers = [
+            f"{what} {'to' if what == SEND else 'from'} rank {peer}"
+            for peer, own in list(waits.table.peers(rank, entry).items())[:MOST_PEERS]
+            for what in sorted(own)
+        ]
+        return f"{' and '.join(transfers) or entry.name} in {key.said()}"
     return f"{entry.said()}, number {entry.collective} of {key.said()}"
 
 
@@ -275,6 +313,10 @@ def _missing(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, ...]) ->
         inside = [rank for rank in direct if _where(waits, rank) == _where(waits, first)]
         where = _where(waits, first)
         text = f"{who(causes)} never entered {where}, in which {who(inside)} {verb(inside, 'waits', 'wait')}"
+        if waits.blocking[first].is_p2p:  # it has another name at the other end
+            text = (
+                f"{who(causes)} never came to the other end: {who(inside)} {verb(inside, 'waits', 'wait')} in {where}"
+            )
     else:
         text = f"{who(causes)} {has} not completed what all others have"
     if device and len(device) == len(causes):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stepscope.analysis.hang.record import FlightRecord, RecordedGroup, RecordedOp
+from stepscope.analysis.hang.operation import RecordedOp
+from stepscope.analysis.hang.record import FlightRecord, RecordedGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

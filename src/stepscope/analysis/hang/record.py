@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepscope.analysis.hang.batches import merged
+from stepscope.analysis.hang.operation import GroupStatus, RecordedOp
+
 MOST_ENTRIES, MOST_GROUPS, MOST_MEMBERS = 20_000, 4096, 1 << 20
 """Maximum entries and groups of one record, and ranks of all its groups; the recorder itself keeps 2000 entries."""
 MOST_SIZES, MOST_DIMS, MOST_TEXT = 64, 16, 400
@@ -15,20 +18,6 @@ MOST_FRAMES = 24
 """Frames kept of an entry, innermost first."""
 MOST_BYTES = 256 << 10
 """Maximum bytes of a record as JSON."""
-SYMMETRIC = (
-    "all_reduce",
-    "allreduce",
-    "all_gather",
-    "allgather",
-    "reduce_scatter",
-    "all_to_all",
-    "alltoall",
-    "barrier",
-)
-"""Collectives that no rank can leave before all have entered; a broadcast lets its root go at once."""
-UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "_v", "coalesced", "send", "recv", "barrier")
-"""Operations whose sizes may differ between ranks, unless `EVEN` names them."""
-EVEN = ("all_gather", "reduce_scatter", "allgather")
 
 
 @dataclass(frozen=True)
@@ -39,67 +28,6 @@ class RecordedGroup:
     description: str = ""
     ranks: tuple[int, ...] = ()
     """Its members, as numbers of the whole job, in the order of the group."""
-
-
-@dataclass(frozen=True)
-class RecordedOp:
-    """One operation that a rank enqueued."""
-
-    group: str
-    """Name of its process group, as in `RecordedGroup`."""
-    name: str
-    """Such as all_reduce, or "recv 0<-8" with the numbers of the group."""
-    backend: str = ""
-    """nccl, gloo, …"""
-    description: str = ""
-    group_number: int = -1
-    """Number of the group in this process; the same group may have another number in another process."""
-    collective: int = 0
-    """Counts the collectives of the group."""
-    number: int = 0
-    """Counts the operations of this rank."""
-    is_p2p: bool = False
-    is_done: bool = False
-    is_started: bool = False
-    """Whether the device was seen to begin it; False if that is not recorded."""
-    created: float = 0.0
-    """Seconds since 1970, by the clock of its node."""
-    sizes: tuple[tuple[int, ...], ...] = ()
-    """Of the inputs."""
-    dtypes: tuple[str, ...] = ()
-    frames: tuple[Mapping[str, Any], ...] = ()
-    """Innermost first, each with `file`, `line` and `function`."""
-
-    @property
-    def is_symmetric(self) -> bool:
-        """Whether no rank can complete it before all have entered."""
-        return not self.is_p2p and any(word in self.name for word in SYMMETRIC)
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """What all ranks must agree on: the operation, its types, and the number of its elements if it is fixed."""
-        plain = self.name.lower()
-        if self.is_p2p or (any(word in plain for word in UNEVEN) and not any(word in plain for word in EVEN)):
-            return (self.name,)
-        return (self.name, self.dtypes, tuple(map(_product, self.sizes)))
-
-    def said(self) -> str:
-        """Return the operation as text: all_reduce of 2048x5120 BFloat16."""
-        if not self.sizes:
-            return self.name
-        dims = " + ".join("x".join(map(str, size)) or "1" for size in self.sizes[:3])
-        return (
-            f"{self.name} of {dims}{' …' if len(self.sizes) > 3 else ''} {' '.join(sorted(set(self.dtypes)))}".strip()
-        )
-
-
-@dataclass(frozen=True)
-class GroupStatus:
-    """How far one rank is in one process group: the numbers of the last operations, -1 for none."""
-
-    enqueued: int = -1
-    started: int = -1
-    completed: int = -1
 
 
 @dataclass(frozen=True)
@@ -129,7 +57,7 @@ class FlightRecord:
         return cls(
             version if isinstance(version, str) else "",
             groups,
-            tuple(sorted(entries, key=lambda entry: entry.number)),
+            tuple(merged(sorted(entries, key=lambda entry: entry.number), status)),
             status,
         )
 
@@ -176,7 +104,7 @@ def _encoded(value: Any, most: int) -> str | None:
 _JSON = json.JSONEncoder(separators=(",", ":"))
 _STATUS = ("enqueued", "started", "completed")
 _KEPT = (
-    *("record_id", "pg_id", "process_group", "collective_seq_id", "profiling_name", "time_created_ns"),
+    *("record_id", "pg_id", "process_group", "collective_seq_id", "p2p_seq_id", "profiling_name", "time_created_ns"),
     *("input_sizes", "input_dtypes", "state", "time_discovered_started_ns", "retired", "is_p2p"),
     "frames",
 )
@@ -214,6 +142,7 @@ def _op(row: Mapping[str, Any], status: Mapping[int, GroupStatus]) -> RecordedOp
         description=_text(description),
         group_number=number,
         collective=collective,
+        p2p=_whole(row.get("p2p_seq_id"), 0),
         number=_whole(row.get("record_id", row.get("id")), 0),
         is_p2p=is_p2p,
         is_done=done,
@@ -269,10 +198,3 @@ def _whole(value: Any, instead: int) -> int:
     if isinstance(value, str):
         return int(value) if _is_number(value.removeprefix("-")) else instead
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else instead
-
-
-def _product(size: tuple[int, ...]) -> int:
-    found = 1
-    for dim in size:
-        found *= dim
-    return found

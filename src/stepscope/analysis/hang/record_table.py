@@ -12,7 +12,8 @@ from stepscope.analysis.hang.spelling import who
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.analysis.hang.record import FlightRecord, GroupStatus, RecordedOp
+    from stepscope.analysis.hang.operation import GroupStatus, RecordedOp
+    from stepscope.analysis.hang.record import FlightRecord
 
 DEFAULT = "default_pg"
 UNDESCRIBED = ("", "undefined")
@@ -143,18 +144,18 @@ class RecordTable:
         same = self.entries.get(key, {}).get(rank, {}).get(collective)
         return (same is None or same.shape == shape) and self.is_done(rank, key, collective)
 
-    def peer(self, rank: int, entry: RecordedOp) -> int | None:
-        """Return the rank at the other end of a send or receive."""
-        match = _PEER.match(entry.name)
-        if match is None:
-            return None
+    def peers(self, rank: int, entry: RecordedOp) -> dict[int, set[str]]:
+        """Return the ranks at the other ends of the sends and receives of an operation: what it does with each."""
         # The config lists the ranks of a group in its order, which is that of the numbers in the name.
         record = self.records[rank]
         ordered = next((one.ranks for one in record.groups if one.name == entry.group and one.ranks), None)
-        number = int(match[2])
-        if ordered is None:
-            return number
-        return ordered[number] if number < len(ordered) else None
+        found: dict[int, set[str]] = {}
+        for name in entry.transfers:
+            match = _PEER.match(name)
+            number = int(match[2]) if match is not None else -1
+            if number >= 0 and (ordered is None or number < len(ordered)):
+                found.setdefault(number if ordered is None else ordered[number], set()).add(name[:4])
+        return found
 
     def pending(self, rank: int) -> list[RecordedOp]:
         """Return the operations of a rank that are not complete, oldest first."""

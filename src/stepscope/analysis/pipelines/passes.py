@@ -88,7 +88,7 @@ class PassTimes:
 
     def _put(self, seconds: Floats, changed: Floats, kinds: Sequence[str]) -> Floats:
         """Return durations with passes of some kinds changed, and their mean kept."""
-        found = seconds.copy()
+        found = np.array(seconds)
         for at, kind in enumerate(self.kinds):
             if kind in kinds:
                 there = self.places[at] >= 0

@@ -26,6 +26,9 @@ FACTS = {
     "tokens": "tokens per step",
     "samples": "samples per step",
     "run_wait_ratio": "share of the time in which its main thread was ready to run but waited for a CPU",
+    "numa_node": "NUMA node on whose CPUs its main thread runs, if it stays on one",
+    "pipeline": "number of its pipeline stage",
+    "expert": "number of its group of experts",
     "cpu_ratio": "CPU time of its process, as a share of one CPU",
     "gpu_forward_seconds": "forward passes of a step by the clock of its GPU",
     "gpu_clock_hertz": "clock of its GPU",
@@ -53,7 +56,7 @@ class Cause(NamedTuple):
     text: str
     """What can be seen of it, with numbers."""
     reason: str = ""
-    """What is behind a slow rank, where it can be seen: other_programs, heat, power, clock."""
+    """What is behind it, where that is seen: other_programs, heat, power, clock; of a group numa, stage, experts."""
 
 
 def cause_of(late: StepTiming, others: Sequence[StepTiming], phase: str, seconds: float) -> Cause:

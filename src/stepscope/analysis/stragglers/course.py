@@ -85,12 +85,20 @@ def _for_a_while(table: StepTable, share: float) -> Lateness | None:
         if found is None:
             continue
         first, end = _widened(table, found, first, end)
+        if end - first < _fewest(table):
+            continue
         cost = found.seconds * (end - first)
         if best is None or cost > best[0]:
             since = int(table.step[first]) if table.weight == 1 or first == 0 else int(table.step[first - 1]) + 1
             until = None if end == count else int(table.step[end - 1])
             best = cost, found.between(since, until)
-    return best[1] if best else None
+    return best[1] if best and best[0] >= _cost_of_others(parts, best[1]) else None
+
+
+def _cost_of_others(parts: list[_Part], late: Lateness) -> float:
+    """Return what other ranks cost in the rest of the run: where each is late for a while, it is nobody's fault."""
+    others = [part for part in parts if part.late is not None and part.late.first.rank != late.first.rank]
+    return sum(part.late.seconds * (part.end - part.first) for part in others if part.late is not None)
 
 
 def _widened(table: StepTable, late: Lateness, first: int, end: int) -> tuple[int, int]:

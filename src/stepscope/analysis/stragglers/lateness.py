@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.analysis.series.robust import SIGMA, median
 from stepscope.analysis.stragglers.cause import WORK, Cause, cause_of
+from stepscope.analysis.stragglers.group import NUMA, group_of, grouped
 from stepscope.analysis.stragglers.pace import COMMUNICATION, is_talk
 from stepscope.core.node_names import shown_nodes
 from stepscope.core.numbers import format_value
@@ -63,6 +64,8 @@ class Lateness:
     """A usual step."""
     node: str = ""
     """The node whose ranks are late, if it is all of them and no other."""
+    group: str = ""
+    """What all late ranks and no others have in common: "pipeline stage 3", "NUMA node 1"."""
     since: int | None = None
     """The step since which they are late; None if they always were."""
     until: int | None = None
@@ -84,9 +87,12 @@ class Lateness:
 
     @property
     def who(self) -> str:
-        """The ranks in words: "rank 17 on node-3", "node-3 (ranks 24 to 31)", "ranks 3 and 5"."""
+        """The ranks in words: "rank 17 on node-3", "node-3 (ranks 24 to 31)", "pipeline stage 3 (ranks 6 and 7)"."""
         numbers = sorted(one.rank for one in self.late)
         text, node = ranks_in_words(numbers), self.names.get(self.first.node, self.first.node)
+        if self.group:
+            where = f" of {node}" if self.first.cause.reason == NUMA and self.nodes > 1 and node else ""
+            return f"{self.group}{where} ({text})"
         if self.nodes < 2 or not node:
             return text
         if len(numbers) > 1:
@@ -118,7 +124,7 @@ class Lateness:
     def remedy(self) -> str:
         """Return what to do."""
         cause = self.first.cause
-        return remedy("straggler", "uneven" if cause.kind == WORK else cause.reason or cause.kind, who=self.who)
+        return remedy("straggler", cause.reason or ("uneven" if cause.kind == WORK else cause.kind), who=self.who)
 
     def facts(self) -> dict[str, Any]:
         """Return the evidence as plain values."""
@@ -126,6 +132,7 @@ class Lateness:
         return {
             "late_rank": first.rank,
             "late_ranks": [one.rank for one in self.late],
+            "late_group": self.group,
             "late_node": self.node or (first.node if len(self.late) == 1 else ""),
             "late_seconds": self.seconds,
             "phase": first.phase,
@@ -175,20 +182,30 @@ def judge(every: Sequence[StepTiming], share: float) -> Lateness | None:
         beyond = _beyond(np.array([pace.facts[DEVICE] for pace in known]), np.zeros(len(known)), share * step)
     if beyond is None:
         return None
+    return _lateness(known, beyond, step)
+
+
+def _lateness(known: Sequence[StepTiming], beyond: Floats, step: float) -> Lateness:
+    """Return who is late by so much, with causes; `step` is a usual one."""
     at = [place for place in np.argsort(-beyond, kind="stable").tolist() if beyond[place] > 0]
     others = [pace for place, pace in enumerate(known) if beyond[place] <= 0]
     late = tuple(_late(known[place], others, min(float(beyond[place]), step)) for place in at)
+    node = _node_of(late, known)
+    shared = group_of([known[place] for place in at], others) if not node else None  # or it is the machine
+    if shared is not None:
+        late = tuple(one._replace(cause=grouped(one.cause, shared)) for one in late)
+    group = shared.name if shared is not None and late[0].cause.reason == shared.reason else ""
     names = shown_nodes(pace.node for pace in known)
-    return Lateness(late, len(known), len(names), step, _node_of(late, known), names=names)
+    return Lateness(late, len(known), len(names), step, node, group, names=names)
 
 
 def _beyond_by_own(known: Sequence[StepTiming], least: float) -> Floats | None:
     """Return by how much each rank is late by the work that it does itself, 0 for those on time; None if none is."""
-    views = [np.array([pace.own_seconds for pace in known])]
-    if all(pace.working_seconds is not None for pace in known):  # else a backward pass may contain waiting
-        views.append(np.array([pace.working_seconds or 0.0 for pace in known]))
     noise = np.array([pace.noise for pace in known])
-    found = [_beyond(values, noise, least) for values in views]
+    found = [_beyond(np.array([pace.own_seconds for pace in known]), noise, least)]
+    if all(pace.working_seconds is not None for pace in known):  # else a backward pass may contain waiting
+        noise = np.array([pace.working_noise or pace.noise for pace in known])
+        found.append(_beyond(np.array([pace.working_seconds or 0.0 for pace in known]), noise, least))
     return max((one for one in found if one is not None), key=lambda one: float(one.max()), default=None)
 
 
@@ -208,7 +225,7 @@ def _beyond_by_phases(known: Sequence[StepTiming], least: float) -> Floats | Non
     both = np.where(waits[most] < waits[least_at], np.minimum(gain, loss), 0.0)
     if float(both.max()) < least:
         return None
-    return _beyond(both, np.array([pace.noise for pace in known]), least)
+    return _beyond(both, np.array([max(pace.noise, pace.working_noise) for pace in known]), least)
 
 
 def _waited_in(phase: str) -> float:

@@ -29,6 +29,10 @@ NOW_AND_THEN = ("checkpoint", "evaluation", "compile")
 """Phases that only some ranks may have: a checkpoint of rank 0 is planned, and nobody's fault."""
 ERROR = 1.5
 """Standard error of a low quantile, times the square root of the number of steps, as a multiple of their spread."""
+PARTS, FEWEST_IN_PART = 4, 5
+"""Parts of a window that are compared with each other, and the steps that each must have."""
+FEWEST_RANKS = 4
+"""Ranks from which their median shows what a step has in common."""
 MOST_PHASES = 24
 """Phases of a rank that are kept: the longest."""
 
@@ -53,6 +57,8 @@ class StepTiming:
     """Each phase; empty if none is recorded."""
     noise: float = 0.0
     """Standard error of `own_seconds`."""
+    working_noise: float = 0.0
+    """Standard error of `working_seconds`; 0 if unknown."""
     steps: int = 0
     """Steps of the window."""
     last: int = -1
@@ -83,7 +89,7 @@ class StepTiming:
         return cls(**kept) if all(map(_is_number, numbers)) else None
 
 
-NUMBERS = ("rank", "seconds", "own_seconds", "working_seconds", "noise", "steps", "last")
+NUMBERS = ("rank", "seconds", "own_seconds", "working_seconds", "noise", "working_noise", "steps", "last")
 
 
 def _short(value: float) -> float:
@@ -141,6 +147,24 @@ def calm(values: Floats) -> Floats:
     return np.asarray(np.sort(values, axis=1)[:, int(CALM * (values.shape[1] - 1))])
 
 
+def _error(values: Floats) -> Floats:
+    """Return the standard error of each row's low quantile, also where neighbouring steps take equally long.
+
+    A rank may have more work than others for some dozen steps, as experts do: then the parts of a window differ by more
+    than their single steps let expect.
+    """
+    if len(values) >= FEWEST_RANKS:  # what lengthens a step of all ranks tells nothing about one of them
+        values = values - np.median(values, axis=0)
+    count = values.shape[1]
+    ordered = np.sort(values, axis=1)
+    width = ordered[:, int(0.84 * (count - 1))] - ordered[:, int(0.16 * (count - 1))]
+    error = ERROR * width / 2 / np.sqrt(count)
+    if count >= PARTS * FEWEST_IN_PART:
+        parts = np.stack([medians(part) for part in np.array_split(values, PARTS, axis=1)])
+        error = np.maximum(error, parts.std(axis=0, ddof=1) / np.sqrt(PARTS))
+    return np.asarray(error)
+
+
 def _usual(phase: str, values: Floats) -> Floats:
     """Return the seconds of a phase that represent each rank; of one in which ranks wait, its median.
 
@@ -165,9 +189,7 @@ def paces(table: StepTable) -> list[StepTiming]:
         return []
     own, working = table.own, table.working
     whole, mine = calm(table.seconds), calm(own)
-    ordered = np.sort(own, axis=1)
-    width = ordered[:, int(0.84 * (count - 1))] - ordered[:, int(0.16 * (count - 1))]
-    noise = ERROR * width / 2 / np.sqrt(count)
+    noise, working_noise = (_error(each) if each is not None else np.zeros(len(own)) for each in (own, working))
     parts = {name: _usual(name, each) for name, each in _whole(table).items() if name not in NOW_AND_THEN}
     longest = sorted(parts, key=lambda name: -float(parts[name].max()))[:MOST_PHASES]
     worked = calm(working) if working is not None else None
@@ -176,7 +198,9 @@ def paces(table: StepTable) -> list[StepTiming]:
             *(int(rank), float(whole[at]), float(mine[at])),
             None if worked is None else float(worked[at]),
             {name: float(parts[name][at]) for name in longest},
-            *(float(noise[at]), count, int(table.step[-1])),
+            float(noise[at]),
+            float(working_noise[at]),
+            *(count, int(table.step[-1])),
             table.nodes[at] if table.nodes else "",
             table.facts[at] if table.facts else {},
         )

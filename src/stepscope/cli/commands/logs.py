@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from stepscope.analysis.first_error.judge import ranks_text
 from stepscope.cli.command import FINE, add_shared, print_json
 from stepscope.cli.named_run import open_run, say
 from stepscope.cli.rank_list import rank_list
@@ -66,6 +67,9 @@ def run(options: argparse.Namespace) -> int:
     ranks = console_ranks(RunFolder(past.path))
     if not ranks and not (options.follow and past.state == "running"):
         raise StepscopeError(f"print the lines of run {past.id}", "none were kept", _remedy(past))
+    if options.rank and not {*options.rank} & {*ranks} and not options.follow:
+        known = f"lines were kept of {ranks_text(ranks)}"
+        raise StepscopeError(f"print the lines of {ranks_text(options.rank)}", "none were kept", known)
     query = _query(options, past)
     printer = LinePrinter(options, options.rank or ranks)
     try:
@@ -74,6 +78,8 @@ def run(options: argparse.Namespace) -> int:
         answer = _print_all(past, query, printer)
         if options.follow:
             _follow(past, replace(query, last=None, after=answer.cursor), printer)
+        elif not printer.has_printed and not answer.lines:
+            say("no line fits these options")
     except KeyboardInterrupt:
         return FINE
     finally:
@@ -147,6 +153,7 @@ class LinePrinter:
         self._as_json, self._always = options.json, options.prefix
         self._paint = Paint.of()
         self._ranks = set(ranks)
+        self.has_printed = False
         self._open: dict[tuple[str, int, int, int], tuple[ConsoleLine, float]] = {}
         """Lines that have no end yet, and when each was held back (monotonic seconds)."""
 
@@ -173,6 +180,7 @@ class LinePrinter:
         self._open.clear()
 
     def _print(self, line: ConsoleLine) -> None:
+        self.has_printed = True
         if self._as_json:
             facts: dict[str, Any] = line._asdict()
             print(json.dumps(facts, allow_nan=False), flush=True)
