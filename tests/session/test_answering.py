@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from stepscope.core.spawn import SpawnError
 from stepscope.session import answering
 from stepscope.session.answering import Answering, stacks_of
 from tests.integration.processes import SOURCE, until
@@ -142,7 +143,7 @@ def test_without_a_place_or_a_thread_there_are_no_answers(tmp_path, monkeypatch)
 
 
 def _refuse(*_):
-    raise RuntimeError("can't start new thread")
+    raise SpawnError("can't start new thread")
 
 
 def _folder_of(tmp_path, links):

@@ -85,7 +85,12 @@ SESSION = (
     ),
     Key("watcher.analysis.regression", SWITCH, True, "detect when training becomes slower: the rule `training_speed`"),
     Key("watcher.batch", SWITCH, True, "move rows in large batches; false: smaller batches, more often"),
-    Key("watcher.stacks", SWITCH, True, "collect stacks of a training that hangs (installs one signal handler)"),
+    Key(
+        "watcher.stacks",
+        SWITCH,
+        True,
+        "collect stacks of a training that hangs (takes a signal handler and a thread)",
+    ),
     Key(
         "watcher.stall_after",
         DURATION,

@@ -17,8 +17,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.native_thread import has_native_threads, start_native_thread
 from stepscope.core.places import ANSWER_SUFFIX, ASK_SUFFIX, FLIGHT_SUFFIX, REPLIER
-from stepscope.session.native_thread import has_native_threads, start_native_thread
+from stepscope.core.spawn import SpawnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ class Answering:
             facts = os.fstat(self._descriptor)
             self._file = (facts.st_dev, facts.st_ino)
             start_native_thread(self._serve, REPLIER)
-        except (OSError, RuntimeError):  # no space, or no more threads: then there are no stacks
+        except (OSError, SpawnError):  # no space, or no more threads: then there are no stacks
             self.forget()
 
     def stop(self) -> None:

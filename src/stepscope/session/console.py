@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.console_brief import DRAIN, ConsoleBrief
 from stepscope.core.errors import in_words
+from stepscope.core.native_thread import start_native_thread
 from stepscope.core.spawn import SpawnError, start_detached
 from stepscope.core.standard_streams import closed_streams_reserved
 from stepscope.recorder.complaints import tell
-from stepscope.session.native_thread import start_native_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,7 +151,7 @@ def _started(run: str, brief: ConsoleBrief, streams: Sequence[tuple[str, tuple[i
             os.close(descriptor)
         found = ConsoleCapture(channels, asks, answers)
         found.begin()
-    except (OSError, SpawnError, RuntimeError, termios.error) as error:
+    except (OSError, SpawnError, termios.error) as error:
         for descriptor in opened:
             _close(descriptor)
         raise error if isinstance(error, (OSError, SpawnError)) else SpawnError(str(error)) from error

@@ -297,7 +297,7 @@ class _ConsoleReading:
         """Yield the lines of a file as far as it can be read."""
         try:
             yield from lines
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._unread(path, error)
 
     def _end(self, who: ConsoleWriterName, number: int) -> int:
@@ -305,12 +305,13 @@ class _ConsoleReading:
         path = self._path(who, number)
         try:
             return segments.complete_size(path)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._unread(path, error)
             return 0
 
-    def _unread(self, path: Path, error: OSError) -> None:
-        problem = f"{path.parent.name}/{path.name}: not read: {error.strerror}"
+    def _unread(self, path: Path, error: OSError | ValueError) -> None:
+        cause = error.strerror if isinstance(error, OSError) else error
+        problem = f"{path.parent.name}/{path.name}: not read: {cause}"
         is_gone = isinstance(error, FileNotFoundError)  # the writer deletes old segments of a long console
         if not is_gone and problem not in self.problems:
             self.problems.append(problem)

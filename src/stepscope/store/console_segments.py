@@ -6,7 +6,6 @@ number when it grows: the last record of a number counts. Each rank has one writ
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import stat
@@ -179,7 +178,10 @@ def backward(path: Path, end: int, is_dull: Dull = lambda _: False) -> Iterator[
 
 
 def complete_size(path: Path) -> int:
-    """Return the offset behind the last complete line of a segment, 0 if there is none; raises OSError."""
+    """Return the offset behind the last complete line of a segment, 0 if there is none.
+
+    Raises OSError, or ValueError for what is no file.
+    """
     end = os.stat(path, follow_symlinks=False).st_size
     start = max(0, end - LONGEST_RECORD)
     data = _block(path, start, end - start)
@@ -191,7 +193,7 @@ def _block(path: Path, offset: int, size: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a pipe or a device would never end
-            raise OSError(errno.EINVAL, "it is no file")
+            raise ValueError("it is no file")
         return os.pread(descriptor, size, offset)
     finally:
         os.close(descriptor)

@@ -8,6 +8,8 @@ import signal
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING
 
+from stepscope.core.spawn import SpawnError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,11 +25,14 @@ def has_native_threads() -> bool:
 def start_native_thread(work: Callable[[], None], name: str) -> None:
     """Run `work`, which should not raise, in a thread that the kernel knows by this name; nobody waits for its end.
 
-    Raises RuntimeError if there are no such threads, or no more of them.
+    Raises SpawnError if there are no such threads, or no more of them.
     """
     if not has_native_threads():
-        raise RuntimeError("another library has replaced threads")
-    _thread.start_new_thread(_run, (work, name[:MOST_NAME]))
+        raise SpawnError("another library has replaced threads")
+    try:
+        _thread.start_new_thread(_run, (work, name[:MOST_NAME]))
+    except RuntimeError as error:
+        raise SpawnError(str(error)) from error
 
 
 def _run(work: Callable[[], None], name: str) -> None:

@@ -9,7 +9,8 @@ import threading
 
 import pytest
 
-from stepscope.session.native_thread import start_native_thread
+from stepscope.core.native_thread import start_native_thread
+from stepscope.core.spawn import SpawnError
 
 
 def test_a_native_thread_is_seen_by_nobody(monkeypatch):
@@ -32,5 +33,5 @@ def test_a_native_thread_is_seen_by_nobody(monkeypatch):
 def test_replaced_threads_are_refused(monkeypatch):
     """Under gevent a thread that waits in the kernel would stop all others."""
     monkeypatch.setattr(_thread, "start_new_thread", lambda *_: os.abort())
-    with pytest.raises(RuntimeError, match="replaced threads"):
+    with pytest.raises(SpawnError, match="replaced threads"):
         start_native_thread(os.abort, "never")
