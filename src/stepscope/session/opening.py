@@ -193,11 +193,15 @@ def _open(
     run.name, run.project = name or identity.run_id, project
     _place(run, identity)
     if identity.rank == 0 and chosen.get("web.enabled"):
-        from stepscope.session.page import serve_beside  # most runs do not need it
-
-        more = (str(chosen.get("web.refresh_interval")), ",".join(chosen.get("web.metrics")))
-        serve_beside(base.absolute(), str(chosen.get("web.host")), int(chosen.get("web.port")), *more)
+        _serve(base.absolute(), chosen)
     return run
+
+
+def _serve(base: Path, chosen: Config | Defaults) -> None:
+    from stepscope.session.page import serve_beside  # most runs do not need it
+
+    more = (str(chosen.get("web.refresh_interval")), ",".join(chosen.get("web.metrics")))
+    serve_beside(base, str(chosen.get("web.host")), int(chosen.get("web.port")), *more)
 
 
 def _claim(folder: RunFolder, identity: Identity, *, is_expected: bool) -> int:

@@ -62,7 +62,7 @@ class Ask:
     fold: bool = False
     """Whether to fold the ranks of an attempt into one curve: the band between their extremes, and their mean."""
     worst: bool = False
-    """Whether the rank that is farthest from the mean has its own curve beside that, under its rank + 1."""
+    """Whether the rank that is farthest from the mean has a curve of its own, too, under its rank + 1."""
 
 
 @dataclass(frozen=True)
