@@ -33,7 +33,7 @@ MOST_FILES, MOST_RANKS = 4096, 50_000
 MOST_BYTES = 1 << 24
 """Maximum bytes of a node's file."""
 OVERLAP = 5.0
-"""Seconds for which two processes have one rank before it is reported: the clocks of nodes are known to about a second."""
+"""Seconds for which two processes have one rank before it is reported: the clocks of nodes may differ by a second."""
 MOST_TWICE = 4
 """Ranks that were started twice which are reported one by one."""
 COMPUTED = ("ahead_seconds",)
