@@ -206,8 +206,8 @@ def drawn(seed: int, count: int = 40, ranks: int = RANKS, cases: Sequence[Draw] 
     found = []
     for at in range(count):
         random = np.random.default_rng((seed, at))
-        events, prefix, ends, merged, mixed = (random.random(5) < (0.5, 0.8, 0.7, 0.3, 0.2)).tolist()
-        job = Job(random, ranks, {}, {}, [], events, prefix, ends, merged, mixed)
+        events, prefix, merged, mixed = (random.random(4) < (0.5, 0.8, 0.3, 0.2)).tolist()
+        job = Job(random, ranks, has_events=events, has_prefix=prefix, is_merged=merged, is_mixed=mixed)
         job.background()
         found.append(cases[at % len(cases)](job))
     return found
