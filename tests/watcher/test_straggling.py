@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
 from stepscope.alerts.evaluation import detectors
 from stepscope.analysis.stragglers.pace import StepTiming
+from stepscope.store import states
+from stepscope.store.beats import ServerClock
 from stepscope.store.states import NodeState, RankState
 from stepscope.watcher.alerting import Alerting
 from stepscope.watcher.straggling import READ_EVERY, STALE, MachineFacts, OtherNodes, note_timings
@@ -45,6 +48,15 @@ def test_a_silent_node_is_not_compared(tmp_path):
     path = node(folder, "b", 2)
     os.utime(path, (path.stat().st_mtime - 2 * STALE,) * 2)
     assert OtherNodes(folder, "a").timings(0, 0.0) == []
+
+
+def test_a_wrong_clock_takes_no_node_for_silent(tmp_path, monkeypatch):
+    """A node whose own clock is two minutes ahead still compares its ranks with those of the others."""
+    folder = make_folder(tmp_path / "run")
+    node(folder, "b", 2)
+    monkeypatch.setattr(states.time, "time", lambda own=time.time: own() + 4 * STALE)
+    monkeypatch.setattr(states, "_SERVER_CLOCK", ServerClock(states.time.time))
+    assert [timing.rank for timing in OtherNodes(folder, "a").timings(0, 0.0)] == [2]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"node": "b", "ranks": {"x": {}}}', b"\xff" * 99])

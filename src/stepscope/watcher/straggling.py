@@ -7,7 +7,6 @@ the late rank finds it there, by comparing with the files of all other nodes, an
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.store.layout import Writer
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 READ_EVERY = 10.0
 """Seconds between two reads of the files of other nodes."""
 STALE = 30.0
-"""Seconds after which a node's file is too old to compare with."""
+"""Seconds without a heartbeat after which a node is not compared with."""
 MOST_NODES = 1024
 """Files of other nodes that are read."""
 FRESH = 0.1
@@ -113,10 +112,8 @@ class OtherNodes:
 def _timings_in(path: Path) -> list[StepTiming]:
     from stepscope.analysis.stragglers.pace import StepTiming
 
-    if time.time() - path.stat().st_mtime > STALE:
-        return []
     node = NodeState.load(path)
-    if node.ended:
+    if node.ended or node.silent_seconds(path) > STALE:
         return []
     found = (StepTiming.of(state.pace) for state in node.ranks.values() if state.state == "running" and state.pace)
     return [timing for timing in found if timing is not None]
