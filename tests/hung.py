@@ -14,6 +14,11 @@ AT = CREATED / 1e6 + 60
 TORCH = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 
 
+def micros(seconds):
+    """Return a moment as the files of a run have it."""
+    return round(seconds * 1e6)
+
+
 def hung_fleet(root, cause=1, judged=True, run="run-1"):
     """Make a job of 4 ranks on 2 nodes of which all wait for one; `judged`: its watchers came to a verdict."""
     past = fleet(root, run=run, stall="hung")
@@ -39,13 +44,14 @@ def verdict(cause=1):
     shows = {"steps": ["no step ended on ranks 0-3 for 12 s"], "stacks": [f"rank {cause} sleeps at data.py:41"]}
     said = {"verdict": "never_arrived", "ranks": [cause], "waiting": rest, "confidence": 0.99, "evidence": shows}
     text, remedy = f"Rank {cause} never entered all_reduce: it sleeps at data.py:41.", "look at the line"
-    return {"kind": "hang_verdict", "time": AT + 2, "rank": -1, "attempt": 0, "text": text, "remedy": remedy, **said}
+    place = {"time": micros(AT + 2), "rank": -1, "attempt": 0}
+    return {"kind": "hang_verdict", **place, "text": text, "remedy": remedy, **said}
 
 
 def moves_again():
     """Return the verdict that ends it."""
     text = "The ranks move again."
-    return {"kind": "hang_verdict", "time": AT + 9, "rank": -1, "attempt": 0, "verdict": "none", "text": text}
+    return {"kind": "hang_verdict", "time": micros(AT + 9), "rank": -1, "attempt": 0, "verdict": "none", "text": text}
 
 
 def _events(rank, is_cause):
@@ -53,7 +59,7 @@ def _events(rank, is_cause):
     outer = {"file": "/w/data.py" if is_cause else "/w/train.py", "line": 41 if is_cause else 88, "function": "step"}
     stacks = [{"thread": "0x1", "name": "MainThread", "frames": [outer] if is_cause else [inner, outer]}]
     waits = [{"thread": 1, "name": "python", "state": "S", "waits_in": "hrtimer_nanosleep" if is_cause else "do_poll"}]
-    place = {"time": AT, "rank": rank, "attempt": 0, "step": 199}
+    place = {"time": micros(AT), "rank": rank, "attempt": 0, "step": 199}
     yield {"kind": "hung", **place, "seconds": 12.0, "since": AT - 12, "stacks": stacks, "threads": waits}
     yield {"kind": "flight_recorder", **place, "record": json.dumps(record(rank, 6 if is_cause else 7))}
 

@@ -7,7 +7,7 @@ import pytest
 from bench.served import Server
 from tests.browser.pages import visit
 from tests.browser.watched import watched_page
-from tests.hung import AT, hung_fleet, moves_again, verdict, write
+from tests.hung import AT, hung_fleet, micros, moves_again, verdict, write
 
 CAUSE = 2
 SAID = f"Rank {CAUSE} never entered all_reduce: it sleeps at data.py:41"
@@ -35,7 +35,7 @@ def test_the_alert_shows_the_evidence_of_each_source(page, job):
     server, past = job
     said = {"alert": "hang-1", "rule": "hang", "state": "firing", "severity": "critical", "text": SAID, "labels": {}}
     facts = {"event": "hang_verdict", "cause": "rank 2", "sources": verdict(CAUSE)["evidence"]}
-    place = {"kind": "alert", "time": AT + 3, "rank": -1, "attempt": 0}
+    place = {"kind": "alert", "time": micros(AT + 3), "rank": -1, "attempt": 0}
     write(past.path / "events", [{**place, **said, "remedy": "look", "evidence": facts}])
     visit(page, server, "alerts", server.key_of(past.id))
     page.wait_for_selector(".alert-detail .hang-evidence")

@@ -15,6 +15,7 @@ from stepscope.analysis.hang.standing import standing_verdict
 from stepscope.core.events import is_users
 from stepscope.importers.flight_recorder import read_dumps, world_of
 from stepscope.sources.attempts import nodes_of
+from stepscope.sources.clocks import node_seconds, true_events
 from stepscope.sources.rank_blame import stands
 from stepscope.sources.torch_dumps import TorchDumps, torch_dumps
 from stepscope.store.states import ABNORMAL, newest_attempt
@@ -39,11 +40,18 @@ MOST_THREADS = 256
 def hang_evidence(past: Past, now: float | None = None) -> HangEvidence:
     """Return what the last attempt of a run recorded about a hang; `now` in seconds since 1970, None for the present.
 
-    A rank whose end came after the ranks stood still counts as running: it did not cause the hang.
+    A rank whose end came after the ranks stood still counts as running: it did not cause the hang. All times are by
+    the clock of one node.
     """
     nodes = nodes_of(past)
     last = newest_attempt(nodes)
-    states = {rank: (node.node, state) for node in nodes if node.attempt == last for rank, state in node.ranks.items()}
+    clocks = node_seconds(past)
+    states = {
+        rank: (node.node, _by_one_clock(state, clocks.get(node.node, 0.0)))
+        for node in nodes
+        if node.attempt == last
+        for rank, state in node.ranks.items()
+    }
     by_rank, reports = _events(past, last)
     since = min(_stood(by_rank).values(), default=None)
     seen = {rank: _seen(by_rank[rank]) for rank in states}
@@ -70,9 +78,14 @@ def _world_size(past: Past) -> int | None:
     return world if isinstance(world, int) and 0 < world < 2**31 else None
 
 
+def _by_one_clock(state: RankState, ahead: float) -> RankState:
+    """Return a rank's state with its end by the clock that all nodes share; its own is ahead by so many seconds."""
+    return state if state.ended is None else replace(state, ended=state.ended - round(ahead * 1e6))
+
+
 def _events(past: Past, attempt: int) -> tuple[dict[int, list[dict[str, Any]]], list[dict[str, Any]]]:
     """Return our own events of an attempt by rank, and the reports of RAS."""
-    events = [event for event in past.events() if not is_users(event) and event.get("attempt", attempt) == attempt]
+    events = [event for event in true_events(past) if not is_users(event) and event.get("attempt", attempt) == attempt]
     by_rank: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if isinstance(event.get("rank"), int):
@@ -94,11 +107,11 @@ def _is_bad(states: Mapping[int, tuple[str, RankState]]) -> bool:
 def recorded_verdict(past: Past) -> HangVerdict | None:
     """Return what the watchers found out while the last attempt of a run hung; None if it does not hang, or went on."""
     nodes = nodes_of(past)
-    last = max((node.attempt for node in nodes), default=0)
+    last = newest_attempt(nodes)
     states = [state for node in nodes if node.attempt == last for state in node.ranks.values()]
     if not stands(states):
         return None
-    return standing_verdict(event for event in past.events() if event.get("attempt", last) == last)
+    return standing_verdict(event for event in true_events(past) if event.get("attempt", last) == last)
 
 
 def _moment(states: Sequence[RankState], now: float) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.hang.standing import standing_verdict
 from stepscope.core.endings import is_bad
+from stepscope.sources.clocks import true_events
 from stepscope.sources.first_error import first_error_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ HANGS, FAILED = "causes the hang", "failed first"
 def blamed_ranks(past: Past, attempt: int, states: Iterable[RankState]) -> dict[int, str]:
     """Return the ranks that are the cause of a hang or of the end of an attempt, each with what it did, in words."""
     known = list(states)
-    found = dict.fromkeys(hanging_ranks(past.events(), attempt), HANGS) if stands(known) else {}
+    found = dict.fromkeys(hanging_ranks(true_events(past), attempt), HANGS) if stands(known) else {}
     if sum(is_bad(state.state, state.cause) for state in known) > 1:
         first = first_error_of(past)
         found |= {} if first is None else {first.rank: FAILED}

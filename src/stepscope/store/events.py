@@ -97,13 +97,20 @@ def read_events(
             if event is None:
                 damaged += bool(line)
                 continue
-            event["time"] -= ahead
+            _correct(event, ahead)
             # If a watcher is killed between two writes, its successor writes the same event again.
             key = (path.name, event.get("rank"), event.get("sequence", f"line {number}"))
             found.setdefault(key, event)
         if damaged:
             problems.append(f"{path.name}: {damaged} damaged lines were passed over")
     return sorted(found.values(), key=lambda event: (event["time"], event.get("sequence") or -1)), problems
+
+
+def _correct(event: dict[str, Any], ahead: float) -> None:
+    """Subtract from the times of an event by how many seconds its node's clock is ahead."""
+    event["time"] -= ahead
+    if ahead and isinstance(event.get("since"), float):
+        event["since"] -= ahead
 
 
 def _lines(path: Path, problems: list[str]) -> list[bytes]:

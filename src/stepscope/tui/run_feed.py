@@ -262,7 +262,7 @@ class RunFeed(SceneFeed):
                 rank.pid, rank.step = state.pid, state.step
         if self._seen_events != self._events.total:
             self._seen_events = self._events.total
-            found, _ = read_events(self._folder)
+            found, _ = read_events(self._folder, {node.node: node.ahead_seconds for node in nodes})
             scene.alerts = alerts_of(found)
             scene.events = [_event(one) for one in found if one.get("kind") not in QUIET][-EVENTS:]
             self._blame(hanging_ranks(found, newest))
