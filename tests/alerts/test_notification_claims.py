@@ -8,12 +8,12 @@ from stepscope.alerts.evaluation.notification_claims import NEAR_STEPS, Notifica
 from stepscope.alerts.evaluation.state import Transition
 from stepscope.alerts.rules.rule import Rule
 
-RULES = [Rule("spike", detect="spike", over="mean"), Rule("hot", when="x > 1"), Rule("death", event=("ended",))]
+RULES = [Rule("spike", detect="spike", over="mean"), Rule("hot", when="x > 1"), Rule("gpu_lost", event=("gpu_lost",))]
 
 
-def change(rule="spike", state="firing", step=100, rank=None, alert="a", previous=""):
+def change(rule="spike", state="firing", step=100, rank=None, alert="a", previous="", time=5000.0):
     """Return a change of an alert."""
-    return Transition(alert, rule, state, "warning", "", "", {}, {}, rank, step, 5000.0, key="loss", previous=previous)
+    return Transition(alert, rule, state, "warning", "", "", {}, {}, rank, step, time, key="loss", previous=previous)
 
 
 @pytest.fixture
@@ -57,11 +57,22 @@ def test_near_steps_are_one_cause_across_a_boundary(run):
 
 
 def test_what_is_a_nodes_own_is_always_told(run):
-    """A GPU, a rank and an event belong to one node."""
+    """A GPU and a rank that is too hot belong to one node."""
     one, two = NotificationClaims(run, "one"), NotificationClaims(run, "two")
     for claims in (one, two):
-        assert told(claims, change("hot"), change("death", rank=3)) == [True, True]
+        assert told(claims, change("hot"), change("gpu_lost", rank=3)) == [True, True]
     assert not list((run / "claims").iterdir())
+
+
+def test_a_job_that_dies_on_all_nodes_is_told_once(run):
+    """The node of the first end tells of its ranks, a later attempt and a much later end are told again."""
+    one, two = NotificationClaims(run, "one"), NotificationClaims(run, "two")
+    assert told(one, change("death", rank=3), change("death", rank=1, alert="b")) == [True, True]
+    later = change("death", rank=9, step=900, alert="c", time=5400.0)
+    assert told(two, later, change("preempted", rank=9, alert="d")) == [False, True]
+    assert told(two, change("death", rank=9, alert="e", time=9000.0)) == [True]
+    (run / "nodes" / "two-1.json").touch()
+    assert told(two, change("death", rank=8, alert="f")) == [True]
 
 
 def test_a_watcher_that_comes_again_still_tells(run):

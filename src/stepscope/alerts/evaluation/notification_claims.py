@@ -1,7 +1,8 @@
 """One notification for one cause: if several watchers of a run see the same alert, only the first sends it.
 
-A metric that all nodes share, such as a loss, is seen by the watcher of every node. The first watcher to fire creates
-a file, exclusively, in the run's folder; the others record their change without sending it.
+A metric that all nodes share, such as a loss, is seen by the watcher of every node; and what ends a rank of one node
+ends those of the others. The first watcher to fire creates a file, exclusively, in the run's folder; the others record
+their change without sending it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.alerts.evaluation.state import FIRING
@@ -17,13 +19,14 @@ from stepscope.core.access import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from stepscope.alerts.evaluation.state import Transition
     from stepscope.alerts.rules.rule import Rule
 
 NEAR_STEPS, NEAR_SECONDS = 64, 600
 """Alerts of two nodes within this many steps, or seconds without steps, are the same."""
+ENDS = ("death", "preempted")
+"""Rules on the end of single ranks: within one attempt, the first end explains those on other nodes soon after it."""
 
 
 class NotificationClaims:
@@ -40,7 +43,8 @@ class NotificationClaims:
         shared = {rule.name for rule in rules if not rule.event and rule.over != EACH} if changes else set()
         for change in changes:
             starts = change.state == FIRING and change.previous != FIRING
-            if starts and change.notifies and change.rank is None and change.rule in shared and not self._claim(change):
+            is_shared = change.rule in ENDS or (change.rank is None and change.rule in shared)
+            if starts and change.notifies and is_shared and not self._claim(change):
                 self._elsewhere.add(change.alert)
             settled.append(replace(change, quiet=True) if change.alert in self._elsewhere else change)
         return settled
@@ -48,11 +52,14 @@ class NotificationClaims:
     def _claim(self, change: Transition) -> bool:
         """Return whether this node sends the alert: no other node claims it, or the disk cannot be read."""
         try:
-            nodes = {entry.name.rpartition("-")[0] for entry in os.scandir(self._run / "nodes")}
-            if not any(node and not node.startswith(".") and node != self._node for node in nodes):
+            files = [Path(entry.name).stem.rpartition("-") for entry in os.scandir(self._run / "nodes")]
+            if not any(node and not node.startswith(".") and node != self._node for node, _, _ in files):
                 return True
-            what = hashlib.blake2b(f"{change.rule}|{change.key}".encode(), digest_size=8).hexdigest()
-            when = change.time // NEAR_SECONDS if change.step is None else change.step // NEAR_STEPS
+            is_end = change.rule in ENDS
+            attempts = [int(attempt) for node, _, attempt in files if node == self._node and attempt.isdecimal()]
+            key = max(attempts, default=0) if is_end else change.key
+            what = hashlib.blake2b(f"{change.rule}|{key}".encode(), digest_size=8).hexdigest()
+            when = change.time // NEAR_SECONDS if is_end or change.step is None else change.step // NEAR_STEPS
             paths = [self._run / "claims" / f"alert-{what}-{int(when) + away}" for away in (0, -1, 1)]
             if any(_is_of_other(path, self._node) for path in paths):
                 return False
