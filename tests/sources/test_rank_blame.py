@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.sources.first_error import first_error_of
 from stepscope.sources.rank_blame import blamed_ranks
 from stepscope.store.layout import RunFolder
-from stepscope.store.states import RankState
+from stepscope.store.states import NodeState, RankState
 from stepscope.views.ranks import ranks_view
 from tests.exporters.recorded import tell
 from tests.fleet import fleet
@@ -30,16 +30,31 @@ def test_the_verdict_of_the_watchers_names_the_cause_of_a_hang(tmp_path):
 def test_the_rank_with_the_first_error_is_the_cause_of_a_crash(tmp_path):
     """After a crash the same rank is named first as by the diagnosis."""
     past = fleet(tmp_path)
-    for file in sorted((past.path / "nodes").glob("*.json")):
-        text = file.read_text(encoding="utf-8").replace('"running"', '"failed"')
-        file.write_text(text, encoding="utf-8")
+    end(past, lambda rank: "ValueError: bad label" if rank == 2 else "RuntimeError: Connection closed by peer")
     first = first_error_of(past)
     assert first is not None
+    assert first.rank == 2
     rows = ranks_view(past)["rows"]
     assert [(row["rank"], row["blame"], row["is_notable"]) for row in rows][:2] == [
-        (first.rank, "failed first", True),
-        (1 if first.rank == 0 else 0, "", False),
+        (2, "failed first", True),
+        (0, "", False),
     ]
+
+
+def test_of_ranks_that_ended_alike_none_was_first(tmp_path):
+    """Somebody ended the whole job."""
+    past = fleet(tmp_path)
+    end(past, lambda _: "killed by SIGTERM", "killed")
+    assert [row["blame"] for row in ranks_view(past)["rows"]] == [""] * 4
+
+
+def end(past, cause, state="failed"):
+    """Let all ranks of a run end, one after the other."""
+    for file in (past.path / "nodes").glob("*.json"):
+        node = NodeState.load(file)
+        for number, rank in node.ranks.items():
+            rank.state, rank.cause, rank.ended = state, cause(number), node.time + number
+        node.save(RunFolder(past.path))
 
 
 def test_nobody_is_blamed_while_all_is_well(tmp_path):

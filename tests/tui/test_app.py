@@ -47,13 +47,21 @@ class Feed(SceneFeed):
         self.closed = True
 
 
+async def drawn(pilot):
+    """Wait until the dashboard is drawn: on a busy machine a pause ends before."""
+    for _ in range(100):
+        await pilot.pause()
+        if pilot.app._canvas.frame.lines:
+            return
+
+
 def pressed(*keys, feed=None, size=(120, 36), folder=None, newer=None, options=None):
     """Run the dashboard, press keys one by one, and return it with its last screen."""
 
     async def go():
         app = TopApp(feed or Feed(), 3600.0, options, newer, folder)
         async with app.run_test(size=size) as pilot:
-            await pilot.pause()
+            await drawn(pilot)
             for key in keys:
                 await pilot.press(key)
                 await pilot.pause()
@@ -169,7 +177,7 @@ def test_the_mouse_chooses_views_and_keys():
     async def go():
         app = TopApp(Feed(), 3600.0)
         async with app.run_test(size=(120, 36)) as pilot:
-            await pilot.pause()
+            await drawn(pilot)
             hits = {hit.action: hit for hit in app._canvas.frame.hits}
             await pilot.click(offset=(hits["view ranks"].x + 2, 1))
             await pilot.pause()
@@ -189,7 +197,7 @@ def test_a_newer_run_takes_over():
     async def go():
         app = TopApp(first, 3600.0, newer=lambda feed: second if feed is first else None)
         async with app.run_test(size=(120, 36)) as pilot:
-            await pilot.pause()
+            await drawn(pilot)
             app._follow()
             app._follow()
             return app.feed
@@ -204,7 +212,7 @@ def test_only_lines_that_changed_are_drawn_again():
     async def go():
         app = TopApp(Feed(), 3600.0)
         async with app.run_test(size=(80, 24)) as pilot:
-            await pilot.pause()
+            await drawn(pilot)
             regions = []
             app._canvas.refresh = lambda *found, **_: regions.append(found)
             app.feed.scene.now += 1

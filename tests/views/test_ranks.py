@@ -55,7 +55,7 @@ def test_the_sentence_names_ranks_that_ended_or_hang():
         RankRow(2, "b", "running", stall="hung"),
     ]
     told = summary(table(*rows))
-    assert "rank 1 on b is killed" in told
+    assert "rank 1 on b was killed" in told
     assert "rank 2 on b is hung" in told
     assert "all are lost" in summary(table(*(replace(row, state="lost", stall="") for row in rows)))
 
@@ -99,7 +99,7 @@ def test_the_cause_of_a_crash_comes_first_though_all_ranks_failed():
     rows[2] = replace(rows[2], state="killed")
     found = RankSheet(0, rows, (0, 99), 0.2, blamed={4: "failed first"})
     assert [row.rank for row in ordered(found)] == [4, 2, 5, 3, 1, 0]
-    told = "6 ranks on 1 node; rank 4 on a failed first; rank 2 on a is killed; 5 ranks failed; "
+    told = "6 ranks on 1 node; rank 4 on a failed first; rank 2 on a was killed; 5 ranks failed; "
     assert summary(found) == told + LATE
     assert "failed first" not in summary(table(*rows))
 

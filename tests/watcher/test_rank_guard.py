@@ -181,6 +181,13 @@ def test_the_rank_that_failed_first_explains_the_others():
     assert earlier(states, 0, 300_000_000) == ""
 
 
+def test_ranks_that_are_ended_together_do_not_explain_each_other():
+    """A launcher ends all ranks with SIGTERM; a rank that somebody ended long before explains the others' ends."""
+    states = {3: RankState("killed", "killed by SIGTERM", ended=100_000_000)}
+    assert earlier(states, 0, 100_400_000) == ""
+    assert earlier(states, 0, 105_000_000) == "rank 3 was killed"
+
+
 def test_a_followed_run_is_judged_by_when_its_rows_arrive():
     """Rows of a source carry the writer's times, which may be old: a flush every minute is no stall."""
     guard = RankGuard.over_source(Job(), 10.0)

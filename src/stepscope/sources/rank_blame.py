@@ -25,9 +25,10 @@ def blamed_ranks(past: Past, attempt: int, states: Iterable[RankState]) -> dict[
     """Return the ranks that are the cause of a hang or of the end of an attempt, each with what it did, in words."""
     known = list(states)
     found = dict.fromkeys(hanging_ranks(true_events(past), attempt), HANGS) if stands(known) else {}
-    if sum(is_bad(state.state, state.cause) for state in known) > 1:
-        first = first_error_of(past)
-        found |= {} if first is None else {first.rank: FAILED}
+    bad = sum(is_bad(state.state, state.cause) for state in known)
+    first = first_error_of(past) if bad > 1 else None
+    if first is not None and len(first.ranks) < bad:  # if all ended alike, none was first
+        found |= {first.rank: FAILED}
     return found
 
 

@@ -30,6 +30,8 @@ LATE_SHARE = 0.05
 """A rank is called late if it is late by this share of a step."""
 LATE_SECONDS = 1e-3
 """Seconds below which no rank is called late."""
+ENDED = ("killed", "oom-killed", "preempted", "interrupted")
+"""States of ranks that something ended."""
 NAMED = 3
 """Most ranks of one kind that the sentence names."""
 DIGITS = 3
@@ -143,14 +145,22 @@ def _exceptional(table: RankSheet) -> list[str]:
     states = Counter(_standing(row) for row in table.rows if not row.is_well)
     for state, number in sorted(states.items(), key=lambda pair: pair[1])[:3]:
         some = [row for row in table.rows if not row.is_well and _standing(row) == state]
-        verb = state if state == "failed" else f"{'is' if number == 1 else 'are'} {state}"
+        verb = _verb(state, number)
         if number == len(table.rows):
             found.append(f"all {verb}" if number > 1 else f"it {verb}")
         elif number > NAMED:
             found.append(f"{format_items(number, 'rank')} {verb}")
-        elif {row.rank for row in some} - table.blamed.keys():
-            found.append(f"{', '.join(named(row) for row in some)} {verb}")
+        elif rest := [row for row in some if row.rank not in table.blamed]:
+            found.append(f"{', '.join(named(row) for row in rest)} {_verb(state, len(rest))}")
     return found
+
+
+def _verb(state: str, number: int) -> str:
+    """Return what so many ranks in a state are or did: "is hung", "were killed", "failed"."""
+    if state == "failed":
+        return state
+    words = ("was", "were") if state in ENDED else ("is", "are")
+    return f"{words[number > 1]} {state}"
 
 
 def dimensions(rows: Iterable[RankRow]) -> list[str]:

@@ -30,6 +30,8 @@ EXIT_PATIENCE = 600.0
 """Seconds that the exit of an interpreter may take: other libraries run functions there."""
 WARNING_SECONDS, EARLIER_SECONDS = 120.0, 60.0
 """SIGTERM to the job, or the end of another rank, explains an end up to so many seconds later."""
+TOGETHER_SECONDS = 1.0
+"""Ranks that SIGTERM ends within this time were all ended from outside: none of them explains another."""
 MEMORY_EVERY = 1.0
 """Seconds between two readings of the resident memory."""
 STACK_KINDS, STACKS = ("stalled", "hung"), "stacks"
@@ -272,6 +274,7 @@ def earlier(ranks: Mapping[int, RankState], rank: int, now_us: int) -> str:
         and state.ended is not None
         and state.state in EXPLAINING
         and 0 <= now_us - state.ended < EARLIER_SECONDS * 1e6
+        and not ("SIGTERM" in state.cause and now_us - state.ended < TOGETHER_SECONDS * 1e6)
     ]
     if not found:
         return ""

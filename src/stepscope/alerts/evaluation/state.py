@@ -328,7 +328,12 @@ class AlertTable:
     def resolve(self, alerts: Iterable[Alert], now: float, why: str, *, quiet: bool = False) -> list[Transition]:
         """Resolve active alerts, regardless of their condition."""
         return [
-            alert.turn(RESOLVED, now, alert.latest._replace(text=f"{alert.latest.text}; {why}"), quiet=quiet)
+            alert.turn(RESOLVED, now, alert.latest._replace(text=_joined(alert.latest.text, why)), quiet=quiet)
             for alert in alerts
             if alert.is_active
         ]
+
+
+def _joined(text: str, why: str) -> str:
+    """Return a text with what came of it; the text may be a whole sentence."""
+    return f"{text.rstrip('.')}; {why}"

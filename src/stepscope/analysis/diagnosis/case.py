@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.composition import Composition
     from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps
 
+MOST_SURE = 0.99
+"""No finding is certain."""
 ENOUGH_STEPS = 30
 """With fewer steps the confidence is lower."""
 MACHINE_FORMULA = "expected step = step * (1 - share of the time)"
@@ -97,7 +99,7 @@ class Case:
 def confidence(share: float, threshold: float, steps: int) -> float:
     """Return how sure a finding is: half at its threshold, near 1 at three times that, less with few steps."""
     margin = 1 - 0.5 * math.exp(-1.6 * max(0.0, share / threshold - 1)) if threshold > 0 else 1.0
-    return round(margin * min(1.0, 0.5 + 0.5 * steps / ENOUGH_STEPS), 2)
+    return round(min(MOST_SURE, margin * min(1.0, 0.5 + 0.5 * steps / ENOUGH_STEPS)), 2)
 
 
 def time(seconds: float) -> str:
