@@ -47,7 +47,7 @@ class RankRow:
     state: str = ""
     cause: str = ""
     stall: str = ""
-    """"", "stalled" or "hung"."""
+    """"", "stalled" or "hung"; "" once it has ended."""
     step: int | None = None
     """Its newest step."""
     behind_steps: int | None = None
@@ -155,7 +155,7 @@ def _life(state: RankState | None, newest: int | None, usual: float | None) -> d
     return {
         "state": state.state,
         "cause": state.cause,
-        "stall": state.stall,
+        "stall": state.stall if state.state == "running" else "",
         "step": state.step,
         "behind_steps": behind,
         "behind_seconds": None if behind is None or usual is None else behind * usual,

@@ -11,7 +11,6 @@ import numpy as np
 from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import unit_of
-from stepscope.sources.hang import STANDING
 from stepscope.sources.rank_blame import HANGS, hanging_ranks
 from stepscope.store.console import read_console
 from stepscope.store.events import read_events
@@ -258,7 +257,8 @@ class RunFeed(SceneFeed):
         for node in nodes:
             for number, state in node.ranks.items() if node.attempt == newest else ():
                 rank = self._rank(number)
-                rank.state, rank.node = state.stall or state.state, node.node
+                rank.state = state.stall or state.state if state.state == "running" else state.state
+                rank.node = node.node
                 rank.pid, rank.step = state.pid, state.step
         if self._seen_events != self._events.total:
             self._seen_events = self._events.total
@@ -270,7 +270,7 @@ class RunFeed(SceneFeed):
 
     def _blame(self, hanging: Collection[int]) -> None:
         for number, rank in self.scene.ranks.items():
-            rank.blame = HANGS if number in hanging and rank.state in STANDING else ""
+            rank.blame = HANGS if number in hanging and rank.state != "running" else ""
 
     def _read_machines(self) -> None:
         machines, _ = read_machines(self._folder)
