@@ -28,31 +28,42 @@ USUAL = 0.21
 """Seconds of a step."""
 
 
-def write_fleet(path: Path, name: str, nodes: int = 8, per: int = 8, steps: int = 2000, state: str = "running") -> Path:
-    """Write a job of `nodes` x `per` ranks into its folder and return that."""
+def write_fleet(
+    path: Path,
+    name: str,
+    nodes: int = 8,
+    per: int = 8,
+    steps: int = 2000,
+    state: str = "running",
+    stall: str = "",
+) -> Path:
+    """Write a job of `nodes` x `per` ranks, all in one state, into its folder and return that."""
     folder = RunFolder(path)
     folder.make()
     facts = {"format": FORMAT_VERSION, "id": path.name, "project": path.parent.name, "created": START, "name": name}
     folder.describe({**facts, "config": {}, "host": {"name": "node-0"}, "world_size": nodes * per})
     for node in range(nodes):
-        _node(folder, Writer(f"node-{node}", 0), range(node * per, node * per + per), steps, state)
+        states = {
+            rank: RankState(state, "", 4000 + rank, steps, step=steps - 1, started=START, stall=stall)
+            for rank in range(node * per, node * per + per)
+        }
+        _node(folder, Writer(f"node-{node}", 0), states, steps)
     events = [_placed(rank, per) for rank in range(nodes * per)]
     text = "".join(f"{json.dumps(event)}\n" for event in events)
     folder.events_file(Writer("node-0", 0)).write_text(text, encoding="utf-8")
     return path
 
 
-def _node(folder: RunFolder, writer: Writer, ranks: range, steps: int, state: str) -> None:
-    node = int(writer.node.rpartition("-")[2])
+def _node(folder: RunFolder, writer: Writer, states: dict[int, RankState], steps: int) -> None:
+    ranks, node = range(min(states), max(states) + 1), int(writer.node.rpartition("-")[2])
     parts = [_columns(seconds_of(rank, steps), rank, np.arange(steps)) for rank in ranks]
     parts.append(_columns(_samples(ranks), -1 - node, np.full(60, NO_STEP)))
     points = Points.concat(parts)
     last = {str(rank): steps - 1 for rank in ranks}
     write_sealed(folder.path / "metrics", folder.unit_stem(writer, 0, 0), points, last_seq=last)
     end = START + int(steps * USUAL * SECOND)
-    states = {rank: RankState(state, "", 4000 + rank, steps, step=steps - 1, started=START) for rank in ranks}
-    for rank in ranks:
-        states[rank].ended = None if state == "running" else end
+    for state in states.values():
+        state.ended = None if state.state == "running" else end
     NodeState(writer.node, 0, 7, end, 1, "", ended=True, ranks=states).save(folder)
     devices = {f"gpu/{local}": "NVIDIA H100 80GB HBM3" for local in range(len(ranks))}
     MachineDescription(writer.node, 0, (), {}, devices).save(folder)

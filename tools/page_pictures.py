@@ -38,6 +38,8 @@ README = (
     Shot("page-training", "training", "gpt-small fp16"),
     Shot("page-system", "system", "gpt-small fp16"),
     Shot("page-ranks", "ranks", "gpt-large 64 GPUs", "by=node"),
+    Shot("page-hang", "overview", "gpt-large that hangs"),
+    Shot("page-console", "console", "gpt-small that failed", "ranks=5"),
 )
 ALL = (
     *README,
@@ -63,6 +65,7 @@ ALL = (
 def make_runs(root: Path) -> None:
     """Write the runs that are shown."""
     from bench.drawn_fleet import write_fleet
+    from bench.drawn_hang import write_hung
     from bench.drawn_hostile import write_hostile
     from bench.drawn_runs import crowded, sick, ten_million, trained, write
 
@@ -73,8 +76,21 @@ def make_runs(root: Path) -> None:
     for place, run in enumerate(runs):
         write(root / "demo" / f"20261115-1{place}0000-{place:04x}", run)
     write_fleet(root / "demo" / "20261115-150000-large", "gpt-large 64 GPUs", state="finished")
+    write_hung(root / "demo" / "20261115-160000-hangs", "gpt-large that hangs")
+    _write_failed(root / "demo" / "20261115-170000-fails")
     ten_million(root / "demo" / "20261115-140000-long")
     write_hostile(root)
+
+
+def _write_failed(path: Path) -> None:
+    """Write a job of eight ranks, one of which fails, with what they printed."""
+    from bench.drawn_console import HOSTILE, printed, write_console
+    from bench.drawn_fleet import USUAL, write_fleet
+    from bench.drawn_runs import SECOND, START
+
+    write_fleet(path, "gpt-small that failed", nodes=1, steps=400, state="failed")
+    lines = printed(START / SECOND, USUAL, 400, 8, "node-0", guilty=5)
+    write_console(path, [line for line in lines if line.text not in HOSTILE])
 
 
 def place_of(keys: dict[str, str], shot: Shot) -> str:

@@ -55,6 +55,7 @@ export interface AttemptRank {
   rank: number;
   node: string;
   state: string;
+  stall: string;
   cause: string;
   inferred: boolean;
   pid: number;

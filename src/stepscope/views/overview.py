@@ -137,6 +137,7 @@ def attempts(nodes: list[NodeState]) -> list[dict[str, Any]]:
         for number, rank in sorted(node.ranks.items()):
             until, facts = rank.ended or node.time, {key: getattr(rank, key) for key in kept}
             seconds = (until - rank.started) / 1e6 if rank.started and until else None
+            facts["stall"] = rank.stall if rank.state == "running" else ""
             found.append({"attempt": node.attempt, "rank": number, "node": node.node, **facts, "seconds": seconds})
     return found
 

@@ -189,6 +189,7 @@ class AttemptRank(Response):
     rank: int
     node: str
     state: str
+    stall: str
     cause: str
     inferred: bool
     pid: int

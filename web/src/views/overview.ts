@@ -373,7 +373,10 @@ class OverviewView implements Mounted {
               table(
                 [
                   { title: "Rank", cell: (rank) => `${rank.rank}${rank.attempt ? ` · attempt ${rank.attempt}` : ""}` },
-                  { title: "State", cell: (rank) => h("span", { title: rank.cause }, stateMark(rank.state)) },
+                  {
+                    title: "State",
+                    cell: (rank) => h("span", { title: rank.cause }, stateMark(rank.stall || rank.state)),
+                  },
                   { title: "Node", cell: (rank) => rank.node },
                   { title: "Step", class: "num", cell: (rank) => count(rank.step) },
                   { title: "Rows lost", class: "num", cell: (rank) => count(rank.lost) },

@@ -33,10 +33,8 @@ SHOWN = 20
 STYLES = {
     "running": "cyan",
     "finished": "green",
-    "interrupted": "yellow",
-    "preempted": "yellow",
-    "lost": "yellow",
-    **dict.fromkeys(("failed", "killed", "oom-killed", "broken"), "red"),
+    **dict.fromkeys(("interrupted", "preempted", "lost", "stalled"), "yellow"),
+    **dict.fromkeys(("failed", "killed", "oom-killed", "broken", "hung"), "red"),
 }
 COLUMNS = (
     Column("run", narrowest=24),

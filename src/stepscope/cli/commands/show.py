@@ -255,7 +255,8 @@ class RunSheet(Sheet):
         shape = [Column(title, right=title in titles[3:], narrowest=10 * (title == "state")) for title in titles]
         shape += [Column("duration", right=True, optional=True), Column("node", narrowest=8, optional=True)]
         healthy = {"finished", "running"}
-        shown = sorted(ranks, key=lambda rank: (rank["state"] in healthy, -rank["attempt"], rank["rank"]))
+        well = {id(rank): rank["state"] in healthy and not rank["stall"] for rank in ranks}
+        shown = sorted(ranks, key=lambda rank: (well[id(rank)], -rank["attempt"], rank["rank"]))
         if ranks:
             yield from table(shape, [_rank_row(rank) for rank in shown[:RANKS]], self._width, self._paint, 2)
         if len(ranks) > RANKS:
@@ -356,7 +357,8 @@ def _fate_row(line: dict[str, Any]) -> list[Cell | str]:
 
 def _rank_row(rank: dict[str, Any]) -> list[Cell | str]:
     mark = " (inferred)" if rank["inferred"] else ""
-    state = Cell(f"{plain(rank['state'])}{mark}", STYLES.get(rank["state"], ""))
+    word = rank["stall"] or rank["state"]
+    state = Cell(f"{plain(word)}{mark}", STYLES.get(word, ""))
     counts = [format_count(rank[key]) for key in ("step", "rows")]
     lost = [Cell(format_count(rank[key]), "red" if rank[key] else "") for key in ("lost", "refused")]
     ends = [format_duration(rank["seconds"]), plain(rank["node"])]
