@@ -41,7 +41,7 @@ def test_the_rank_with_the_first_error_is_the_cause_of_a_crash(tmp_path):
     ]
 
 
-def test_of_ranks_that_ended_alike_none_was_first(tmp_path):
+def test_of_ranks_that_ended_the_same_way_none_was_first(tmp_path):
     """Somebody ended the whole job."""
     past = fleet(tmp_path)
     end(past, lambda _: "killed by SIGTERM", "killed")

@@ -27,7 +27,7 @@ def blamed_ranks(past: Past, attempt: int, states: Iterable[RankState]) -> dict[
     found = dict.fromkeys(hanging_ranks(true_events(past), attempt), HANGS) if stands(known) else {}
     bad = sum(is_bad(state.state, state.cause) for state in known)
     first = first_error_of(past) if bad > 1 else None
-    if first is not None and len(first.ranks) < bad:  # if all ended alike, none was first
+    if first is not None and len(first.ranks) < bad:  # if all ended the same way, none was first
         found |= {first.rank: FAILED}
     return found
 
