@@ -28,6 +28,7 @@ def test_the_console_is_searched_and_filtered(page, server, keys):
     visit(page, server, "console", keys[SICK], "ranks=3&level=err")
     assert any("cannot make batch" in text for text in shown(page))
     assert {text.strip() for text in page.locator(".line .line-rank").all_inner_texts()} == {"3"}
+    assert "of rank 3" in page.locator(".console-note").inner_text()
     page.get_by_label("Search the consoles").fill("/batch \\d+$/")
     page.wait_for_function("() => location.hash.includes('batch')")
     page.wait_for_function("() => document.querySelectorAll('.rows .line').length === 1")

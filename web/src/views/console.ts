@@ -206,7 +206,7 @@ class ConsoleView implements Mounted {
     const which = found.whole ? "" : found.complete ? "the newest " : "";
     const parts = [
       capital(`${which}${count(found.lines.length)} ${found.lines.length === 1 ? "line" : "lines"}`),
-      facts.ranks.length > 1 ? `of ${count(facts.ranks.length)} ranks` : "",
+      facts.ranks.length > 1 ? `of ${chosenRanks(found.ranks, facts.ranks.length)}` : "",
       found.whole ? "" : "· scroll up for older ones",
       facts.dropped ? `· ${count(facts.dropped)} lines were printed but not kept` : "",
       ...facts.problems.slice(0, 2).map((problem) => `· ${problem}`),
@@ -394,3 +394,9 @@ export const console: View = {
     return new ConsoleView(root, page);
   },
 };
+
+/** Return whose lines are shown, in words: of the ranks that were asked for, or of all. */
+function chosenRanks(asked: readonly number[], all: number): string {
+  if (asked.length === 1) return `rank ${asked[0]}`;
+  return `${count(asked.length || all)} ranks`;
+}

@@ -38,6 +38,11 @@ export class ConsoleWindow {
     private readonly filter: Filter,
   ) {}
 
+  /** The ranks that were asked for; none: all. */
+  get ranks(): readonly number[] {
+    return this.filter.ranks;
+  }
+
   /** Whether all lines are there: the first and the newest too. */
   get whole(): boolean {
     return this.started && this.complete;
