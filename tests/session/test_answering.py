@@ -111,6 +111,21 @@ assert os.read(read, 4) == b"mine"
     assert run(tmp_path, code) == 0
 
 
+def test_a_program_with_thousands_of_open_files_ends_as_any_other(tmp_path):
+    """A large DataLoader has that many."""
+    code = """
+import resource
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2048), hard))
+files = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+park()
+until(lambda: "stepscope-reply" in names())
+answering.stop()
+until(lambda: "stepscope-reply" not in names())
+"""
+    assert run(tmp_path, code) == 0
+
+
 def test_nothing_is_started_where_threads_are_replaced(tmp_path, monkeypatch):
     """Under gevent a thread that waits in the kernel would stop all others."""
     monkeypatch.setattr(_thread, "start_new_thread", lambda *_: None)

@@ -75,7 +75,7 @@ class Answering:
         if self._descriptor < 0:
             return
         with contextlib.suppress(OSError):  # closed by other code
-            if self._is_ours() and select.select([], [self._descriptor], [], 0)[1]:
+            if self._is_ours() and _takes_more(self._descriptor):
                 os.write(self._descriptor, b"\n")
         until = time.monotonic() + SETTLE_SECONDS
         while self._descriptor >= 0 and time.monotonic() < until:
@@ -118,6 +118,13 @@ class Answering:
         _put(self._answer, json.dumps(facts).encode("utf-8", "replace"))
         if dumps:
             _put(self._flight, f"{number}\n".encode() + b"".join(map(_record, dumps)))
+
+
+def _takes_more(descriptor: int) -> bool:
+    """Return whether a write would not wait; a poll, as select knows no descriptor above 1023."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 def _dumps() -> list[Callable[..., bytes]]:

@@ -251,7 +251,9 @@ def _write(target: int, data: bytes) -> bool:
         try:
             data = data[os.write(target, data) :]
         except BlockingIOError:
-            select.select([], [target], [], 1.0)
+            poll = select.poll()  # select knows no descriptor above 1023
+            poll.register(target, select.POLLOUT)
+            poll.poll(1000)
         except OSError:
             return False
     return True
