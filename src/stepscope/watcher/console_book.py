@@ -66,6 +66,11 @@ class ConsoleBook:
             state.changed = time
             state.first_change = state.first_change or time
 
+    def tear(self, stream: str, time: float) -> None:
+        """End the open line of a stream: what comes next does not belong to it."""
+        if self._streams[stream].folder.is_open:
+            self.feed(stream, time, b"\n")
+
     def lose(self, time: float, lines: int, reason: str) -> None:
         """Count lines that will never be fed; they take numbers like all others."""
         if lines <= 0:

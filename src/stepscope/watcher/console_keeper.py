@@ -43,7 +43,7 @@ NAP, FEW = 0.004, 1024
 PIECE = 1 << 14
 """Bytes that are written to the run together, without what the lines' facts take."""
 MOST_WAITING = 16 << 20
-"""Bytes that may wait for the run's disk; more is handed on but not kept."""
+"""Bytes that may wait for the run's disk; beyond, the oldest are not kept: the last words tell most."""
 PROGRAM = 0
 """The descriptor that means the rank's process, as `spawn.start_detached` gives it; another file on old systems."""
 LOOK_EVERY = 0.2
@@ -62,25 +62,28 @@ class ConsoleRecording:
         self._news = threading.Condition()
         self._waiting = 0
         self._lost_lines = 0
-        self._torn: set[str] = set()
-        """Streams of which the end of a line was dropped: what comes next does not belong to its start."""
+        self._torn: dict[str, tuple[float, bytes]] = {}
+        """Streams of which lines were dropped: when, and the start of the line that goes on in what is left."""
         self._is_ending = self._is_busy = False
         self._thread = threading.Thread(target=self._work, name="console-disk", daemon=True)
         self.start = self._thread.start
 
     def put(self, stream: str, data: bytes) -> None:
-        """Take bytes that were printed now; drops and counts them if too many wait already. Never waits for a disk."""
+        """Take bytes that were printed now; drops and counts the oldest if too many wait. Never waits for a disk."""
         with self._news:
-            if self._waiting + len(data) > MOST_WAITING:
-                self._lost_lines += max(1, data.count(b"\n"))
-                self._torn |= {stream} if b"\n" in data else set()
-                return
-            if stream in self._torn:
-                self._torn.discard(stream)
-                data = b"\n" + data
             self._items.append((stream, time.time(), data))
             self._waiting += len(data)
+            while self._waiting > MOST_WAITING and len(self._items) > 1:
+                self._drop_oldest()
             self._news.notify()
+
+    def _drop_oldest(self) -> None:
+        stream, printed, data = self._items.popleft()
+        self._waiting -= len(data)
+        lines, feed, start = data.rpartition(b"\n")
+        if feed:
+            self._lost_lines += lines.count(b"\n") + 1
+            self._torn[stream] = printed, start
 
     def is_settled(self) -> bool:
         """Return whether everything taken so far is in the run."""
@@ -96,29 +99,32 @@ class ConsoleRecording:
 
     def _work(self) -> None:
         while True:
-            items, lost = self._next()
-            for stream, printed, data in items:
+            items, lost, torn = self._next()
+            for stream, (printed, _) in torn.items():
+                self._book.tear(stream, printed)
+            self._book.lose(time.time(), lost, "more was printed than could be kept in time")
+            starts = [(stream, printed, start) for stream, (printed, start) in torn.items() if start]
+            for stream, printed, data in [*starts, *items]:
                 for at in range(0, len(data), PIECE):
                     self._book.feed(stream, printed, data[at : at + PIECE])
                     self._book.write_complete(time.time())
-            self._book.lose(time.time(), lost, "more was printed than the disk could take")
             if self._is_ending and not items:
                 self._book.close(time.time())
                 return
             self._book.flush(time.time(), all_open=self._is_ending)
 
-    def _next(self) -> tuple[list[tuple[str, float, bytes]], int]:
-        """Wait for bytes, or until an open line is due."""
+    def _next(self) -> tuple[list[tuple[str, float, bytes]], int, dict[str, tuple[float, bytes]]]:
+        """Wait for bytes, or until an open line is due; return them, and what was dropped before them."""
         with self._news:
             self._is_busy = False
             due = self._book.due()
             if not self._items and not self._is_ending:
                 self._news.wait(None if due is None else max(0.01, due - time.time()))
-            items, lost = list(self._items), self._lost_lines
+            items, lost, torn = list(self._items), self._lost_lines, self._torn
             self._items.clear()
-            self._waiting, self._lost_lines = 0, 0
+            self._waiting, self._lost_lines, self._torn = 0, 0, {}
             self._is_busy = bool(items)
-            return items, lost
+            return items, lost, torn
 
 
 class HandedOnStream(threading.Thread):
