@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import struct
+import subprocess
 import termios
 import textwrap
 import time
@@ -272,6 +273,32 @@ def test_a_keeper_that_is_killed_does_not_disturb_the_program(bench):
     numbers = [int(line.split()[1]) for line in printed[:-1] if re.fullmatch(r"line \d+", line)]
     assert len(numbers) >= len(printed) - 200  # what the keeper had read and not handed on went with it
     assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
+def test_signals_that_a_scheduler_sends_to_the_whole_job_end_no_keeper(bench, number):
+    """Before a job ends, Slurm signals all its processes: what the program prints then is kept."""
+    code = f"import signal\nsignal.sigwait([{number:d}])\nprint('saved', flush=True)"
+    start = f"import signal\nsignal.pthread_sigmask(0, [{number:d}])\nprint('ready', flush=True)\n{code}"
+    run = bench.start(start, interpreter=RUN)
+    assert run.line() == "ready"
+    until(lambda: folders() and texts() == ["ready"], "the line in the run")
+    for pid in (*keepers(bench), run.pid):
+        kill(pid, number)
+    assert (run.wait(), run.out) == (0, "saved\n"), run.err
+    until(lambda: texts() == ["ready", "saved"], "the last line in the run")
+
+
+def test_a_keeper_that_is_stopped_does_not_stop_the_program(bench):
+    """A signal may stop the keeper by mistake: it is continued before the program has to wait for long."""
+    code = "import os\nprint('ready', flush=True)\ninput()\nfor i in range(40): os.write(1, b'x' * 65535 + b'\\n')"
+    run = bench.start(code, interpreter=RUN, stdin=subprocess.PIPE)
+    assert run.line() == "ready"
+    (keeper,) = until(lambda: keepers(bench), "the keeper")
+    kill(keeper, signal.SIGSTOP)
+    run.out, run.err = run.process.communicate("go\n", timeout=60)
+    assert run.process.returncode == 0
+    assert len(run.out) == 40 << 16
 
 
 def test_killing_everything_keeps_what_was_printed_before(bench):

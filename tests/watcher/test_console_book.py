@@ -201,5 +201,6 @@ def test_an_ended_stream_delays_no_exit() -> None:
     assert os.read(over, 1)
     assert stream.is_drained()
     assert os.read(seen, 10) == b"last\n"
+    assert os.read(seen, 10) == b"", "the reader behind it waits for an end"
     for descriptor in (source, seen, target, over, ended):
         os.close(descriptor)

@@ -15,12 +15,13 @@ import contextlib
 import fcntl
 import os
 import select
+import signal
 import sys
 import termios
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.core.console_brief import DRAIN, ConsoleBrief
+from stepscope.core.console_brief import DRAIN, PID_BYTES, ConsoleBrief
 from stepscope.core.errors import in_words
 from stepscope.core.native_thread import start_native_thread
 from stepscope.core.spawn import SpawnError, start_detached
@@ -28,13 +29,15 @@ from stepscope.core.standard_streams import closed_streams_reserved
 from stepscope.recorder.complaints import tell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 KEEPER = "stepscope.watcher.console_keeper"
 PIPE_BYTES = 1 << 20
 """Bytes that the program may be ahead of the keeper, if the system allows it."""
 PATIENCE = 0.5
 """Seconds that the end of this process waits until everything printed was handed on."""
+LOOK_EVERY = 1.0
+"""Seconds between two looks at a keeper that says nothing: a signal may have stopped it."""
 _READ = 1 << 16
 
 
@@ -108,14 +111,27 @@ class ConsoleCapture:
 
     def _guard(self) -> None:
         """Wait for the keeper's answer; when it ends, take its place."""
-        while self._is_intact(self._answers) and os.read(self._answers, 1):
-            self._is_handed_on.set()
+        keeper = int.from_bytes(os.read(self._answers, PID_BYTES), "little")
+        while self._is_intact(self._answers):
+            if not _ready([self._answers], LOOK_EVERY):
+                self._wake(keeper)
+            elif os.read(self._answers, 1):
+                self._is_handed_on.set()
+            else:
+                break
         left = {channel.source: channel.original for channel in self._channels if self._is_intact(channel.source)}
         _hand_on(left, 0)
         self._restore()
         _hand_on(left, 0)
         self._is_handed_on.set()
         _hand_on(left, None)  # other processes may still print into the channels
+
+    def _wake(self, keeper: int) -> None:
+        """Let a keeper that was stopped by a signal go on, if output waits for it: soon the program would wait."""
+        sources = [channel.source for channel in self._channels if self._is_intact(channel.source)]
+        if _ready(sources, 0) and _is_stopped(keeper):
+            with contextlib.suppress(OSError):  # it has gone just now
+                os.kill(keeper, signal.SIGCONT)
 
     def _leave(self) -> None:
         """In the child of a fork: hold nothing open but what the program prints into."""
@@ -220,19 +236,33 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     return facts.st_dev, facts.st_ino
 
 
-def _hand_on(left: dict[int, int], timeout: int | None) -> None:
-    """Write what can be read from each source to its target, until all have ended, or for `timeout` ms none has more.
+def _ready(sources: Iterable[int], timeout: float | None) -> list[int]:
+    """Return the files that can be read or have ended; wait for one, at most `timeout` seconds."""
+    poll = select.poll()
+    for source in sources:
+        poll.register(source, select.POLLIN)
+    return [source for source, _ in poll.poll(None if timeout is None else timeout * 1000)]
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped by a signal."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] == b"T"
+    except OSError:  # it has gone, or the system shows no processes
+        return False
+
+
+def _hand_on(left: dict[int, int], timeout: float | None) -> None:
+    """Write what can be read from each source to its target, until all have ended, or for a while none has more.
 
     Those that have ended are taken out of `left`.
     """
     while left:
-        poll = select.poll()
-        for source in left:
-            poll.register(source, select.POLLIN)
-        ready = poll.poll(timeout)
+        ready = _ready(left, timeout)
         if not ready:
             return
-        for source, _ in ready:
+        for source in ready:
             data = _read(source)
             if not data or not _write(left[source], data):
                 del left[source]

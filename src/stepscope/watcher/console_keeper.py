@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.clock import boot_id
-from stepscope.core.console_brief import DRAIN, DRAINED, ConsoleBrief
+from stepscope.core.console_brief import DRAIN, DRAINED, PID_BYTES, ConsoleBrief
 from stepscope.core.places import find_places
 from stepscope.core.spawn import KEPT_FROM
 from stepscope.store.console_segments import ConsoleWriterName
@@ -50,6 +50,13 @@ LOOK_EVERY = 0.2
 """Seconds between two looks at the size of the terminal."""
 SETTLE = 0.4
 """Seconds that an answer to DRAIN waits for the disk."""
+NOT_OURS = (
+    *(signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGTTOU),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
+)
+"""Signals that mean the program, as schedulers send them to a whole job: its last words are worth the most."""
+LAST_WORK = 60.0
+"""Seconds for the disk when all is handed on: nobody waits for the keeper any more."""
 
 
 class ConsoleRecording:
@@ -166,6 +173,7 @@ class HandedOnStream(threading.Thread):
                     time.sleep(NAP)
         finally:
             self._is_over = True
+            let_go(self._target)
             os.write(self._ended, b"e")
 
     def is_drained(self) -> bool:
@@ -215,10 +223,17 @@ def whole_lines(data: bytes, most: int) -> int:
     return data.rfind(b"\n", 0, most) + 1 or data.find(b"\n") + 1 or len(data)
 
 
+def let_go(descriptor: int) -> None:
+    """Close a file, and keep its number taken: its reader sees the end now, however long we work on."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
 def main(arguments: list[str]) -> int:
     """Keep the console of one rank. Arguments: the run's folder, and the rank's brief."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGTTOU):
-        signal.signal(number, signal.SIG_IGN)  # they mean the program: what it prints at its end is worth the most
+    for number in NOT_OURS:
+        signal.signal(number, signal.SIG_IGN)
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_SECONDS)
     folder, brief = Path(arguments[0]), ConsoleBrief.decode(arguments[1])
@@ -234,8 +249,11 @@ def main(arguments: list[str]) -> int:
     ]
     for stream in streams:
         stream.start()
+    _answer(answers, os.getpid().to_bytes(PID_BYTES, "little"))
     _attend(streams, recording, asks, answers, ended)
-    recording.close(5.0)
+    for descriptor in (asks, answers, *files[::2]):  # if a reader has gone, the rank takes our place now
+        let_go(descriptor)
+    recording.close(LAST_WORK)
     os._exit(0)
 
 
@@ -253,10 +271,14 @@ def _attend(streams: list[HandedOnStream], recording: ConsoleRecording, asks: in
                 return
         if asks in ready and os.read(asks, 1) == DRAIN:
             _drain(streams, recording)
-            with contextlib.suppress(OSError):  # the rank did not wait for it
-                os.write(answers, DRAINED)
+            _answer(answers, DRAINED)
         elif asks in ready:
             awaited = [ended]  # the rank has gone
+
+
+def _answer(answers: int, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # the rank did not wait for it
+        os.write(answers, data)
 
 
 def _drain(streams: list[HandedOnStream], recording: ConsoleRecording) -> None:
