@@ -79,7 +79,8 @@ class ConsoleAnswer:
     cursor: str
     """For `ConsoleQuery.after`: where the answer ends."""
     dropped: int
-    """Lines of these ranks that were printed but not kept, because of the size limit or a slow or full disk."""
+    """Lines of these ranks that were printed but not kept, because of the size limit or a slow or full disk. There may
+    be more of them in what was not read: before the `last` lines, or behind the cursor."""
     problems: list[str]
     more: bool = False
     """Whether there are further lines now, behind the cursor."""
