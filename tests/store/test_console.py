@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.console_line import ConsoleLine
 from stepscope.core.errors import UsageError
+from stepscope.store import console_segments as segments
 from stepscope.store.console import ConsoleQuery, console_ranks, has_consoles, read_console
 from stepscope.store.console_segments import (
     ConsoleWriterName,
@@ -146,6 +147,30 @@ def test_no_expression_takes_long(tmp_path: Path, pattern: str) -> None:
     put(tmp_path, 0, line(0, "a" * 16_000), line(1, "a" * 50 + "x"))
     assert texts(tmp_path, pattern=pattern) == ["a" * 50 + "x"]
     assert texts(tmp_path, pattern=pattern, last=1) == ["a" * 50 + "x"]
+
+
+@pytest.mark.parametrize("query", [{}, {"last": 9}], ids=["oldest", "newest"])
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("/lo+ss.*nan/", ["loss is nan", "é \x1b[31mloo\x1b[0mss: NaN"]),
+        ("/^loss/", ["loss is nan"]),
+        ("/nan$/", ["loss is nan", "é \x1b[31mloo\x1b[0mss: NaN"]),
+        ('/say "\\w+"/', ['I say "yes"']),
+    ],
+)
+def test_an_expression_reads_only_what_may_have_it(tmp_path: Path, monkeypatch, query, pattern, found) -> None:
+    """Most of a long console is passed over unread, whatever colours, quotes and letters the lines found have."""
+    said = ["loss is nan", "é \x1b[31mloo\x1b[0mss: NaN", 'I say "yes"']
+    for number in range(8):
+        lines = [line(number * 10_000 + at) for at in range(5000)]
+        if number in (1, 4, 6):
+            lines[3000] = lines[3000]._replace(text=said.pop(0))
+        put(tmp_path, number, *lines)
+    read, decode = [], decode_record
+    monkeypatch.setattr(segments, "decode_record", lambda one, who: read.append(one) or decode(one, who))
+    assert sorted(texts(tmp_path, pattern=pattern, **query)) == found
+    assert len(read) < 40_000 or {"^", "$"} & set(pattern)
 
 
 def test_what_is_no_segment_is_passed_over_and_reported(tmp_path: Path) -> None:
