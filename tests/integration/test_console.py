@@ -336,6 +336,16 @@ def test_a_reader_that_goes_away_is_noticed_as_before(bench):
     assert "BrokenPipeError" in run.err
 
 
+def test_a_full_disk_behind_the_output_is_told(bench):
+    """Where the output cannot be written, the program goes on, its lines are in the run, and the log of it says why."""
+    with Path("/dev/full").open("w") as full:
+        run = bench.start("print('kept')", interpreter=RUN, stdout=full)
+        assert run.wait() == 0, run.err
+    until(lambda: texts() == ["kept"], "the line in the run")
+    (path,) = folders()
+    until(lambda: "No space left on device" in Path(path, "watcher.log").read_text(), "the reason")
+
+
 def test_without_the_setting_nothing_is_captured(bench):
     """`recorder.console` off means no keeper; on means one with `init` alone, until the run ends."""
     code = "import stepscope\nrun = stepscope.init()\nprint('inside', flush=True)\nrun.finish()\nprint('after')"

@@ -18,6 +18,7 @@ import termios
 import threading
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,6 +145,8 @@ class HandedOnStream(threading.Thread):
         self._is_busy = self._is_over = False
         self.is_refused = False
         """Whether the reader of the output has gone: the program must learn that."""
+        self.complain: Callable[[str], None] = lambda _: None
+        """Takes the reason, once, why what is printed cannot be handed on."""
         self.is_terminal = os.isatty(target)
         self._at_once = select.PIPE_BUF if stat.S_ISFIFO(os.fstat(target).st_mode) else READ
         """Bytes of one write: those to a pipe stay whole, as long as they are short."""
@@ -209,7 +212,8 @@ class HandedOnStream(threading.Thread):
             except BrokenPipeError:
                 self.is_refused = True
                 return
-            except OSError:  # a full disk, a closed terminal: the program goes on, and its lines are in the run
+            except OSError as error:  # a full disk, a closed terminal: the program goes on, and the run has its lines
+                self.complain(error.strerror or str(error))
                 return
 
 
@@ -248,6 +252,7 @@ def main(arguments: list[str]) -> int:
         for name, source, target in zip(brief.streams, files[::2], files[1::2], strict=True)
     ]
     for stream in streams:
+        stream.complain = partial(_note_refusal, journal)
         stream.start()
     _answer(answers, os.getpid().to_bytes(PID_BYTES, "little"))
     _attend(streams, recording, asks, answers, ended)
@@ -255,6 +260,12 @@ def main(arguments: list[str]) -> int:
         let_go(descriptor)
     recording.close(LAST_WORK)
     os._exit(0)
+
+
+def _note_refusal(journal: Journal, reason: str) -> None:
+    message = f"cannot hand on what the program prints: {reason}; free its disk, or read it with `stepscope logs`"
+    if not journal.counts[message]:  # in a thread: the disk of the run may block, and the program waits for us
+        threading.Thread(target=journal.note, args=(message,), daemon=True).start()
 
 
 def _attend(streams: list[HandedOnStream], recording: ConsoleRecording, asks: int, answers: int, ended: int) -> None:
