@@ -292,3 +292,17 @@ def test_of_two_ranks_the_one_that_finished_early_is_named() -> None:
     found = first_error(ErrorEvidence({0: lines_of(0, 8.9, GLOO)}, ends))
     assert found is not None
     assert (found.kind, found.summary) == ("left", "rank 1 on a finished while the others went on")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Unable to determine the device handle for GPU0000:41:00.0: GPU is lost.", "gpu_fault"),
+        ("NVRM: GPU at PCI:0000:3b:00: GPU has fallen off the bus.", "gpu_fault"),
+        ("CUBLAS_STATUS_NOT_INITIALIZED", "gpu_fault"),
+        ("ibv_poll_cq failed", "peer"),
+    ],
+)
+def test_known_lines_are_found_without_a_usual_word(text: str, kind: str) -> None:
+    """The quick look at a line does not pass over what the table of known texts has."""
+    assert [one.kind for one in reports_of(lines_of(0, 1.0, [text]))] == [kind]

@@ -50,7 +50,7 @@ CAUSE = "The above exception was the direct cause of the following exception:"
 CONTEXT = "During handling of the above exception, another exception occurred:"
 QUICK = re.compile(
     r"[Ee]rr|rror|Fault|fault|[Tt]ime|Trace|Abort|abort|Xid|ssert|[Ss]ignal|SIG|space|quota|memory|Bus|[Cc]onn|alloc"
-    r"|stuck|terminate called"
+    r"|stuck|terminate called|is lost|fallen off|_STATUS_|ibv_|IBV_"
 )
 """Cheap sign that a line may matter; most lines have none of it."""
 AFTER = ("[", "Fatal Python", "Exception ignored ", "Exception in thread ")
