@@ -373,6 +373,16 @@ def test_files_of_ours_do_not_take_the_place_of_closed_streams(bench, closed):
     assert told.read_text() == f"{[False] * len(closed)}\n"
 
 
+@pytest.mark.parametrize("pause", [0, 0.5])
+def test_a_program_that_closes_all_files_is_not_disturbed(bench, pause):
+    """Programs that become daemons close every number: nothing of ours complains, and what they print is kept."""
+    code = f"import os, time\ntime.sleep({pause})\nos.closerange(3, 1000)\nprint('closed', flush=True)"
+    run = bench.run(code, interpreter=RUN)
+    assert (run.out, run.process.returncode) == ("closed\n", 0)
+    assert "Traceback" not in run.err
+    until(lambda: "closed" in texts(), "the line in the run")
+
+
 def test_closed_streams_are_left_closed(bench):
     """A program started without standard output runs as it would, and what it says on the other stream is kept."""
     code = "import os, sys\nos.write(2, b'only err\\n')\nsys.exit(0 if sys.stdout is None else 9)"

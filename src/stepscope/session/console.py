@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stepscope.core.console_brief import DRAIN, PID_BYTES, ConsoleBrief
 from stepscope.core.errors import in_words
 from stepscope.core.native_thread import start_native_thread
+from stepscope.core.own_file import identity_of
 from stepscope.core.spawn import SpawnError, start_detached
 from stepscope.core.standard_streams import closed_streams_reserved
 from stepscope.recorder.complaints import tell
@@ -64,7 +65,7 @@ class ConsoleCapture:
         """Take open files; `begin` puts them in place."""
         self._channels, self._asks, self._answers = channels, asks, answers
         ours = [asks, answers, *(end for channel in channels for end in (channel.source, channel.original))]
-        self._ours = {descriptor: _identity(descriptor) for descriptor in ours}
+        self._ours = {descriptor: identity_of(descriptor) for descriptor in ours}
         self._pid = os.getpid()
         self._is_released = False
         self._is_handed_on = threading.Event()
@@ -100,22 +101,24 @@ class ConsoleCapture:
 
     def _is_intact(self, descriptor: int) -> bool:
         """Return whether a file of ours is still ours: a program may close every number, and use it again."""
-        return self._ours[descriptor] is not None and _identity(descriptor) == self._ours[descriptor]
+        return self._ours[descriptor] is not None and identity_of(descriptor) == self._ours[descriptor]
 
     def _restore(self) -> None:
         """Put the original descriptors back, unless the program has replaced ours."""
         for channel in self._channels:
             for number in channel.numbers:
-                if _identity(number) == channel.identity and self._is_intact(channel.original):
+                if identity_of(number) == channel.identity and self._is_intact(channel.original):
                     os.dup2(channel.original, number)
 
     def _guard(self) -> None:
         """Wait for the keeper's answer; when it ends, take its place."""
-        keeper = int.from_bytes(os.read(self._answers, PID_BYTES), "little")
+        keeper = 0
+        if self._is_intact(self._answers):
+            keeper = int.from_bytes(_read(self._answers, PID_BYTES), "little")
         while self._is_intact(self._answers):
             if not _ready([self._answers], LOOK_EVERY):
                 self._wake(keeper)
-            elif os.read(self._answers, 1):
+            elif _read(self._answers, 1):
                 self._is_handed_on.set()
             else:
                 break
@@ -176,7 +179,7 @@ def _started(run: str, brief: ConsoleBrief, streams: Sequence[tuple[str, tuple[i
 
 def _streams() -> list[tuple[str, tuple[int, ...]]]:
     """Return the streams that are open, each with its descriptors."""
-    found = [(name, number) for name, number in (("out", 1), ("err", 2)) if _identity(number) is not None]
+    found = [(name, number) for name, number in (("out", 1), ("err", 2)) if identity_of(number) is not None]
     if len(found) == 2 and _is_same(1, 2):
         return [("", (1, 2))]
     return [(name, (number,)) for name, number in found]
@@ -184,7 +187,7 @@ def _streams() -> list[tuple[str, tuple[int, ...]]]:
 
 def _is_same(first: int, second: int) -> bool:
     """Return whether two descriptors lead to the same place, where the order of what is written shows."""
-    if _identity(first) != _identity(second):
+    if identity_of(first) != identity_of(second):
         return False
     if not os.path.isfile(f"/proc/self/fd/{first}"):
         return True
@@ -202,7 +205,7 @@ def _channel(stream: str, numbers: tuple[int, ...], opened: list[int]) -> _Chann
     source, sink = _terminal(numbers[0], opened) if os.isatty(numbers[0]) else _pipe(opened, PIPE_BYTES)
     original = fcntl.fcntl(numbers[0], fcntl.F_DUPFD_CLOEXEC, 3)
     opened.append(original)
-    identity = _identity(sink)
+    identity = identity_of(sink)
     assert identity is not None  # noqa: S101 - just opened
     return _Channel(stream, numbers, source, sink, original, identity)
 
@@ -225,15 +228,6 @@ def _pipe(opened: list[int], size: int = 0) -> tuple[int, int]:
         with contextlib.suppress(OSError):  # more than this user may have; the usual size will do
             fcntl.fcntl(sink, getattr(fcntl, "F_SETPIPE_SZ", 1031), size)
     return source, sink
-
-
-def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Return device and inode of an open file; None if it is closed."""
-    try:
-        facts = os.fstat(descriptor)
-    except OSError:
-        return None
-    return facts.st_dev, facts.st_ino
 
 
 def _ready(sources: Iterable[int], timeout: float | None) -> list[int]:
@@ -263,15 +257,15 @@ def _hand_on(left: dict[int, int], timeout: float | None) -> None:
         if not ready:
             return
         for source in ready:
-            data = _read(source)
+            data = _read(source, _READ)
             if not data or not _write(left[source], data):
                 del left[source]
 
 
-def _read(source: int) -> bytes:
+def _read(source: int, most: int) -> bytes:
     try:
-        return os.read(source, _READ)
-    except OSError:  # a terminal that nobody writes to any more says EIO
+        return os.read(source, most)
+    except OSError:  # a terminal that nobody writes to any more says EIO; the program may close every number
         return b""
 
 

@@ -241,11 +241,12 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_SECONDS)
     folder, brief = Path(arguments[0]), ConsoleBrief.decode(arguments[1])
+    asks, answers, *files = range(KEPT_FROM, KEPT_FROM + 2 + 2 * len(brief.streams))
+    _answer(answers, os.getpid().to_bytes(PID_BYTES, "little"))  # first: so that the rank can wake us from now on
     journal = Journal(folder / "watcher.log")
     who = ConsoleWriterName(node_name(find_places().disk, boot_id()), brief.attempt, brief.rank)
     recording = ConsoleRecording(ConsoleBook(who, SegmentWriter(folder, who, brief.limit), brief.streams, journal.note))
     recording.start()
-    asks, answers, *files = range(KEPT_FROM, KEPT_FROM + 2 + 2 * len(brief.streams))
     ended, over = os.pipe()
     streams = [
         HandedOnStream(name, source, target, recording.put, over)
@@ -254,7 +255,6 @@ def main(arguments: list[str]) -> int:
     for stream in streams:
         stream.complain = partial(_note_refusal, journal)
         stream.start()
-    _answer(answers, os.getpid().to_bytes(PID_BYTES, "little"))
     _attend(streams, recording, asks, answers, ended)
     for descriptor in (asks, answers, *files[::2]):  # if a reader has gone, the rank takes our place now
         let_go(descriptor)
