@@ -296,7 +296,10 @@ def test_a_keeper_that_is_stopped_does_not_stop_the_program(bench):
     assert run.line() == "ready"
     (keeper,) = until(lambda: keepers(bench), "the keeper")
     kill(keeper, signal.SIGSTOP)
-    run.out, run.err = run.process.communicate("go\n", timeout=60)
+    try:
+        run.out, run.err = run.process.communicate("go\n", timeout=60)
+    finally:
+        kill(keeper, signal.SIGCONT)
     assert run.process.returncode == 0
     assert len(run.out) == 40 << 16
 
