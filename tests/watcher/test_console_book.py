@@ -112,6 +112,25 @@ def test_lines_that_the_disk_refuses_are_counted(tmp_path: Path, monkeypatch) ->
     assert book.notes[0].startswith("cannot keep what the program prints: No space left on device")
 
 
+def test_a_clock_that_is_set_back_loses_no_line(tmp_path: Path, monkeypatch) -> None:
+    """After a failed write, or with an open line, nothing waits until the clock is where it was."""
+    book, failures = Book(tmp_path), []
+    append = book.writer.append
+    monkeypatch.setattr(
+        book.writer, "append", lambda data: append(data) if failures else failures.append(data) or full()
+    )
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    book.feed("out", 5000.0, b"lost\n")
+    book.flush(5000.0)
+    book.feed("out", 1000.0, b"kept\n")
+    book.feed("err", 5000.0, b"open")
+    book.flush(1000.0)
+    assert [text for _, _, text in book.said()] == ["kept", "open"]
+
+
 def test_lines_that_were_never_taken_are_counted(tmp_path: Path) -> None:
     """Lines that came faster than the disk are numbered and counted."""
     book = Book(tmp_path)

@@ -86,16 +86,17 @@ class ConsoleBook:
     def flush(self, now: float, *, all_open: bool = False) -> None:
         """Write what was fed: complete lines, and open ones that are due (or all of them)."""
         for stream, state in self._streams.items():
-            if state.changed and (all_open or now >= self._due(state)):
+            is_due = now >= self._due(state) or now < state.changed  # the clock may be set back
+            if state.changed and (all_open or is_due):
                 self._put_open(stream, state, now)
-        if now < self._not_before:
+        if self._not_before - PAUSE <= now < self._not_before:
             self._drop(now)
         elif self._pending or self._lost is not None:
             self._write(now)
 
     def write_complete(self, now: float) -> None:
         """Write the complete lines that were fed: many at once would make one large segment, and take memory."""
-        if now < self._not_before:
+        if self._not_before - PAUSE <= now < self._not_before:
             self._drop(now)
         elif self._pending:
             self._write(now)

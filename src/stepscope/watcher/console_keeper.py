@@ -29,7 +29,7 @@ from stepscope.core.spawn import KEPT_FROM
 from stepscope.store.console_segments import ConsoleWriterName
 from stepscope.store.console_writer import SegmentWriter
 from stepscope.store.layout import node_name
-from stepscope.watcher.console_book import ConsoleBook
+from stepscope.watcher.console_book import SELDOM, ConsoleBook
 from stepscope.watcher.journal import Journal
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class ConsoleRecording:
             self._is_busy = False
             due = self._book.due()
             if not self._items and not self._is_ending:
-                self._news.wait(None if due is None else max(0.01, due - time.time()))
+                self._news.wait(None if due is None else min(SELDOM, max(0.01, due - time.time())))
             items, lost, torn = list(self._items), self._lost_lines, self._torn
             self._items.clear()
             self._waiting, self._lost_lines, self._torn = 0, 0, {}
