@@ -46,6 +46,28 @@ def test_a_cause_that_names_memory_is_out_of_memory() -> None:
     assert kinds(state="failed", cause="RuntimeError: CUDA out of memory") == ["oom"]
 
 
+def test_an_exit_code_of_one_rank_is_no_traceback() -> None:
+    """What to do about a rank that set its own exit code does not send anyone to a traceback that does not exist."""
+    ends = [
+        EndedRank(0, "a", "failed", "Connection closed by peer", 9.1),
+        EndedRank(1, "a", "failed", "exit code 3", 9.0),
+    ]
+    found, *_ = findings(evidence(steps(), state="failed", first_error=first_error(ErrorEvidence(ends=ends))))
+    assert (found.rank, found.remedy) == (1, remedy("crash", "exit"))
+    assert found.text.endswith("; 1 other rank ended after it)")
+
+
+def test_no_rank_is_blamed_if_all_only_lost_another() -> None:
+    """If every error is a consequence, the finding says that instead of naming the last one to report."""
+    text = "RuntimeError: Connection closed by peer"
+    ends = [EndedRank(rank, "a", "failed", text, 9.0) for rank in range(2)]
+    found, *_ = findings(
+        evidence(steps(), state="failed", cause=text, first_error=first_error(ErrorEvidence(ends=ends)))
+    )
+    assert found.rank is None
+    assert found.text.startswith("no rank is known as the cause")
+
+
 def test_a_run_that_a_person_stopped_has_not_crashed() -> None:
     """Ctrl-C is no fault."""
     assert kinds(state="failed", cause="KeyboardInterrupt: ") == kinds(state="killed", cause="killed by SIGINT") == []

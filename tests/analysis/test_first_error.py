@@ -212,3 +212,97 @@ def test_ranks_that_finished_while_the_others_went_on_left() -> None:
     assert found is not None
     assert (found.ranks, found.kind) == ((3,), "left")
     assert "finished while the others went on" in found.summary
+
+
+TRACE = ["Traceback (most recent call last):", '  File "/home/user/train.py", line 3, in step', "    read(row)"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("struct.error: unpack requires a buffer of 4 bytes", "socket.gaierror: [Errno -2] Name or service not known"),
+        *(
+            "cv2.error: OpenCV(4.5) bad argument",
+            "main.<locals>.Bad: local",
+            "my_error: no capital letter",
+            "zlib.error",
+        ),
+    ],
+)
+def test_an_exception_need_not_begin_with_a_capital_letter(text: str) -> None:
+    """Classes such as `struct.error`, and those defined in a function, are named like all others."""
+    found = first_error(ErrorEvidence({1: lines_of(1, 5.0, [*TRACE, text]), 0: lines_of(0, 4.9, GLOO)}))
+    assert found is not None
+    assert (found.rank, found.error) == (1, text)
+
+
+def test_output_between_the_frames_is_no_exception() -> None:
+    """A progress bar that is drawn into a traceback does not become its error."""
+    lines = lines_of(1, 5.0, [*TRACE, "loss: 0.3", *TRACE[1:], "ValueError: bad"])
+    found = first_error(ErrorEvidence({1: lines}))
+    assert found is not None
+    assert found.error == "ValueError: bad"
+
+
+def uncaught(rank: int, time: float, lines: list[str]) -> dict[str, object]:
+    """Return the event of an exception that ended a rank."""
+    return {"rank": rank, "time": time, "error": lines[-1], "traceback": "\n".join(lines)}
+
+
+CAUGHT, FATAL = [*TRACE, "OSError: cannot upload"], [*TRACE, "ValueError: bad batch"]
+
+
+def test_an_error_that_was_only_logged_is_not_what_ended_its_rank() -> None:
+    """A traceback of logging.exception some seconds before the uncaught exception is not the cause."""
+    lines = {1: [*lines_of(1, 5.0, CAUGHT), *lines_of(1, 9.0, FATAL)], 0: lines_of(0, 9.1, GLOO)}
+    found = first_error(ErrorEvidence(lines, errors=[uncaught(1, 9.0, FATAL), uncaught(0, 9.1, GLOO)]))
+    assert found is not None
+    assert (found.rank, found.error) == (1, "ValueError: bad batch")
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["lost its peer", "ended by the launcher"])
+def test_a_healthy_rank_that_logged_an_error_is_not_the_first(is_told) -> None:
+    """A rank that caught an error, and failed or was ended because of another one, is not blamed."""
+    lines = {0: [*lines_of(0, 5.0, CAUGHT), *(lines_of(0, 9.1, GLOO) if is_told else [])], 1: lines_of(1, 9.0, FATAL)}
+    ends = [
+        EndedRank(0, "a", "killed", "SIGTERM, after rank 1 failed", 9.5),
+        EndedRank(1, "a", "failed", FATAL[-1], 9.1),
+    ]
+    events = [uncaught(1, 9.0, FATAL), *([uncaught(0, 9.1, GLOO)] if is_told else [])]
+    found = first_error(ErrorEvidence(lines, ends, events))
+    assert found is not None
+    assert (found.ranks, found.error) == ((1,), "ValueError: bad batch")
+
+
+def test_an_exit_is_not_said_to_follow_from_what_it_began() -> None:
+    """The process of a rank that called sys.exit may end after the ranks that lost it."""
+    ends = [
+        EndedRank(0, "a", "failed", GLOO[-1], 9.0),
+        EndedRank(1, "a", "failed", "exit code 1, after rank 0 failed", 9.6),
+    ]
+    found = first_error(ErrorEvidence({0: lines_of(0, 8.9, GLOO)}, ends, [uncaught(0, 8.9, GLOO)]))
+    assert found is not None
+    assert (found.summary, found.error) == ("rank 1 on a: failed: exit code 1", "failed: exit code 1")
+    assert "ended first" not in found.why
+
+
+def test_of_two_ranks_the_one_that_finished_early_is_named() -> None:
+    """A rank that ended well while the other one needed it explains why that one lost its peer."""
+    ends = [EndedRank(0, "a", "failed", GLOO[-1], 9.0), EndedRank(1, "a", "finished", "", 8.9)]
+    found = first_error(ErrorEvidence({0: lines_of(0, 8.9, GLOO)}, ends))
+    assert found is not None
+    assert (found.kind, found.summary) == ("left", "rank 1 on a finished while the others went on")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Unable to determine the device handle for GPU0000:41:00.0: GPU is lost.", "gpu_fault"),
+        ("NVRM: GPU at PCI:0000:3b:00: GPU has fallen off the bus.", "gpu_fault"),
+        ("CUBLAS_STATUS_NOT_INITIALIZED", "gpu_fault"),
+        ("ibv_poll_cq failed", "peer"),
+    ],
+)
+def test_known_lines_are_found_without_a_usual_word(text: str, kind: str) -> None:
+    """The quick look at a line does not pass over what the table of known texts has."""
+    assert [one.kind for one in reports_of(lines_of(0, 1.0, [text]))] == [kind]

@@ -11,7 +11,7 @@ from stepscope.cli.main import main
 from stepscope.core.console_line import ConsoleLine
 from stepscope.core.errors import UsageError
 from stepscope.sources.console_range import moment_of
-from stepscope.store.console_segments import ConsoleWriterName, encode_record, segment_path
+from stepscope.store.console_segments import ConsoleWriterName, LostLines, encode_record, segment_path
 from stepscope.store.layout import RunFolder
 from stepscope.store.reader import Past
 from tests.exporters.recorded import make_run, points_of, seal_points
@@ -143,3 +143,14 @@ def test_the_console_is_exported_as_text(folder, tmp_path, capsys):
     assert main(["export", str(folder.path), "--format", "console"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["2023-11-14T22:13:20Z rank 3 | one", "2023-11-14T22:13:21Z rank 3 | two"]
+
+
+def test_a_part_of_the_lines_tells_only_of_a_part_of_the_losses(folder, logs):
+    """How many lines are missing is exact if all were read; else there may be more."""
+    path = segment_path(folder.path, ConsoleWriterName("host.1", 0, 0), 0)
+    path.parent.mkdir(parents=True)
+    lost = [encode_record(LostLines(BASE + at, at, 3, "too fast")) for at in (0, 4)]
+    said = [encode_record(ConsoleLine(BASE + at, 0, 0, "host.1", at, "out", "line")) for at in (3, 7)]
+    path.write_bytes(lost[0] + said[0] + lost[1] + said[1])
+    assert "stepscope: 6 lines of these ranks were not kept: too many for" in logs()[2]
+    assert re.search("stepscope: at least [36] lines of these ranks were not kept", logs("--last", "1")[2])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import stepscope
+from stepscope.analysis.first_error.evidence import FirstError, FoldedError
 from stepscope.cli.commands.show import RunSheet, flatten
 from stepscope.cli.main import main
 from stepscope.cli.text.terminal import Paint
@@ -287,6 +288,16 @@ def test_ranks_that_went_wrong_come_first(show, trained):
     first = text.partition("Attempts and ranks")[2].splitlines()[2]
     assert first.split()[:3] == ["0", "33", "killed"]
     assert "and 24 more" in text
+
+
+def test_the_cause_among_many_ranks_is_the_first_error(show, trained):
+    """The head of the page names the rank that began it, not the one whose end was seen first."""
+    facts = json.loads(show(trained.id, "--json"))
+    others = (FoldedError((0,), "RuntimeError: peer", "its peer was gone"),)
+    first = FirstError(1, "a", 1.0, "exception", "rank 1: ValueError: bad", (1,), others=others).as_dict()
+    facts |= {"state": "failed", "cause": "RuntimeError: peer", "end": {**facts["end"], "first_error": first}}
+    text = "\n".join(RunSheet(facts, 100, Paint(), 0.0).lines())
+    assert text.splitlines()[1].split() == ["cause", "rank", "1:", "ValueError:", "bad"]
 
 
 def test_texts_are_shown_with_their_step(tmp_path, show):

@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import struct
+import subprocess
 import termios
 import textwrap
 import time
@@ -274,6 +275,35 @@ def test_a_keeper_that_is_killed_does_not_disturb_the_program(bench):
     assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
+def test_signals_that_a_scheduler_sends_to_the_whole_job_end_no_keeper(bench, number):
+    """Before a job ends, Slurm signals all its processes: what the program prints then is kept."""
+    code = f"import signal\nsignal.sigwait([{number:d}])\nprint('saved', flush=True)"
+    start = f"import signal\nsignal.pthread_sigmask(0, [{number:d}])\nprint('ready', flush=True)\n{code}"
+    run = bench.start(start, interpreter=RUN)
+    assert run.line() == "ready"
+    until(lambda: folders() and texts() == ["ready"], "the line in the run")
+    for pid in (*keepers(bench), run.pid):
+        kill(pid, number)
+    assert (run.wait(), run.out) == (0, "saved\n"), run.err
+    until(lambda: texts() == ["ready", "saved"], "the last line in the run")
+
+
+def test_a_keeper_that_is_stopped_does_not_stop_the_program(bench):
+    """A signal may stop the keeper by mistake: it is continued before the program has to wait for long."""
+    code = "import os\nprint('ready', flush=True)\ninput()\nfor i in range(40): os.write(1, b'x' * 65535 + b'\\n')"
+    run = bench.start(code, interpreter=RUN, stdin=subprocess.PIPE)
+    assert run.line() == "ready"
+    (keeper,) = until(lambda: keepers(bench), "the keeper")
+    kill(keeper, signal.SIGSTOP)
+    try:
+        run.out, run.err = run.process.communicate("go\n", timeout=60)
+    finally:
+        kill(keeper, signal.SIGCONT)
+    assert run.process.returncode == 0
+    assert len(run.out) == 40 << 16
+
+
 def test_killing_everything_keeps_what_was_printed_before(bench):
     """SIGKILL of trainer, keeper and watcher costs at most what was still in the pipe."""
     run = bench.start(PRINTS, interpreter=RUN)
@@ -309,6 +339,16 @@ def test_a_reader_that_goes_away_is_noticed_as_before(bench):
     assert "BrokenPipeError" in run.err
 
 
+def test_a_full_disk_behind_the_output_is_told(bench):
+    """Where the output cannot be written, the program goes on, its lines are in the run, and the log of it says why."""
+    with Path("/dev/full").open("w") as full:
+        run = bench.start("print('kept')", interpreter=RUN, stdout=full)
+        assert run.wait() == 0, run.err
+    until(lambda: texts() == ["kept"], "the line in the run")
+    (path,) = folders()
+    until(lambda: "No space left on device" in Path(path, "watcher.log").read_text(), "the reason")
+
+
 def test_without_the_setting_nothing_is_captured(bench):
     """`recorder.console` off means no keeper; on means one with `init` alone, until the run ends."""
     code = "import stepscope\nrun = stepscope.init()\nprint('inside', flush=True)\nrun.finish()\nprint('after')"
@@ -334,6 +374,16 @@ def test_files_of_ours_do_not_take_the_place_of_closed_streams(bench, closed):
     start = f"import os, sys; [os.close(n) for n in {closed}]; os.execv(sys.executable, [sys.executable, *{words}])"
     assert bench.start("", interpreter=["-c", start]).wait() == 0
     assert told.read_text() == f"{[False] * len(closed)}\n"
+
+
+@pytest.mark.parametrize("pause", [0, 0.5])
+def test_a_program_that_closes_all_files_is_not_disturbed(bench, pause):
+    """Programs that become daemons close every number: nothing of ours complains, and what they print is kept."""
+    code = f"import os, time\ntime.sleep({pause})\nos.closerange(3, 1000)\nprint('closed', flush=True)"
+    run = bench.run(code, interpreter=RUN)
+    assert (run.out, run.process.returncode) == ("closed\n", 0)
+    assert "Traceback" not in run.err
+    until(lambda: "closed" in texts(), "the line in the run")
 
 
 def test_closed_streams_are_left_closed(bench):

@@ -38,6 +38,20 @@ def test_order_of_names_is_a_schema(rig):
     assert len(entries(rig)) == 2
 
 
+def test_a_file_of_the_program_under_our_number_is_left_alone(rig, tmp_path):
+    """A program that closes all files, as daemons do, and opens its own: we neither write into it nor close it."""
+    mine = os.open(tmp_path / "checkpoint", os.O_RDWR | os.O_CREAT)
+    rig.run.log({"a": 1})
+    number = rig.declarations._descriptor
+    os.dup2(mine, number)
+    rig.run.log({"b": 2})
+    rig.declarations.close()
+    assert os.fstat(number).st_size == 0
+    assert [row for _, row in rig.rows()] == [{"a": 1}]
+    os.close(number)
+    os.close(mine)
+
+
 def test_pairs_past_the_last_schema(tmp_path):
     """Past 1 024 schemas rows are written as pairs of name and value, steps and all, and read the same."""
     rig = Rig(tmp_path, 1 << 20)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.console_line import ConsoleLine
 from stepscope.core.errors import UsageError
+from stepscope.store import console_segments as segments
 from stepscope.store.console import ConsoleQuery, console_ranks, has_consoles, read_console
 from stepscope.store.console_segments import (
     ConsoleWriterName,
@@ -25,6 +28,7 @@ from stepscope.store.console_segments import (
     forward,
     segment_path,
 )
+from stepscope.store.console_steps import steps_of
 from stepscope.store.layout import RunFolder
 from tests.golden import consoles
 from tests.store.recorded import Recorded
@@ -145,6 +149,30 @@ def test_no_expression_takes_long(tmp_path: Path, pattern: str) -> None:
     assert texts(tmp_path, pattern=pattern, last=1) == ["a" * 50 + "x"]
 
 
+@pytest.mark.parametrize("query", [{}, {"last": 9}], ids=["oldest", "newest"])
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("/lo+ss.*nan/", ["loss is nan", "é \x1b[31mloo\x1b[0mss: NaN"]),
+        ("/^loss/", ["loss is nan"]),
+        ("/nan$/", ["loss is nan", "é \x1b[31mloo\x1b[0mss: NaN"]),
+        ('/say "\\w+"/', ['I say "yes"']),
+    ],
+)
+def test_an_expression_reads_only_what_may_have_it(tmp_path: Path, monkeypatch, query, pattern, found) -> None:
+    """Most of a long console is passed over unread, whatever colours, quotes and letters the lines found have."""
+    said = ["loss is nan", "é \x1b[31mloo\x1b[0mss: NaN", 'I say "yes"']
+    for number in range(8):
+        lines = [line(number * 10_000 + at) for at in range(5000)]
+        if number in (1, 4, 6):
+            lines[3000] = lines[3000]._replace(text=said.pop(0))
+        put(tmp_path, number, *lines)
+    read, decode = [], decode_record
+    monkeypatch.setattr(segments, "decode_record", lambda one, who: read.append(one) or decode(one, who))
+    assert sorted(texts(tmp_path, pattern=pattern, **query)) == found
+    assert len(read) < 40_000 or {"^", "$"} & set(pattern)
+
+
 def test_what_is_no_segment_is_passed_over_and_reported(tmp_path: Path) -> None:
     """A pipe would never answer, a link may lead anywhere, a name may act on a terminal."""
     put(tmp_path, 0, line(0, "mine"))
@@ -239,6 +267,45 @@ def test_a_line_has_the_step_that_its_rank_had_completed(tmp_path: Path) -> None
     put(recorded.folder.path, 0, *lines, who=WHO._replace(rank=0))
     newest = max(step for step in range(3) if times[step] <= times[1])  # rows may have the same microsecond
     assert [one.step for one in recorded.past().console().lines] == [None, newest, 2]
+
+
+class ManyPoints(NamedTuple):
+    """Steps of ranks 0 to 2 in attempts 0 and 1, mixed; nothing may be selected for each rank by itself."""
+
+    rank: np.ndarray
+    attempt: np.ndarray
+    time: np.ndarray
+    step: np.ndarray
+
+    def counts(self) -> dict[str, int]:
+        """Return the metrics of the run."""
+        return {"step_seconds": len(self.rank)}
+
+    def points(self, *_: object) -> tuple[ManyPoints, list[str]]:
+        """Return all points."""
+        return self, []
+
+    def select(self, chosen: np.ndarray) -> ManyPoints:
+        """Return some of the points; a second selection is one too many."""
+        assert chosen.all()
+        return Selected(*self)
+
+
+class Selected(ManyPoints):
+    """Points that were selected already."""
+
+    select = None
+
+
+def test_steps_of_many_ranks_are_found_in_one_go() -> None:
+    """Each line has the step of its own rank and attempt, without a look at all points for each rank."""
+    rank, attempt, step = (np.array(one) for one in zip(*itertools.product(range(3), range(2), range(5)), strict=True))
+    points = ManyPoints(rank, attempt, (10 * step + rank + 1) * 10**6, 100 * rank + 10 * attempt + step)
+    mixed = ManyPoints(*(one[np.random.default_rng(0).permutation(len(rank))] for one in points))
+    lines = [line(0, time=25.0, rank=rank)._replace(attempt=attempt) for rank in (2, 0, 7) for attempt in (1, 0)]
+    found, problems = steps_of([*lines, line(1, time=0.5, rank=0)], mixed, None)
+    assert [one.step for one in found] == [212, 202, 12, 2, None, None, None]
+    assert not problems
 
 
 def test_the_golden_segment_is_written_and_read_as_ever() -> None:

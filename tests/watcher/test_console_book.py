@@ -112,6 +112,25 @@ def test_lines_that_the_disk_refuses_are_counted(tmp_path: Path, monkeypatch) ->
     assert book.notes[0].startswith("cannot keep what the program prints: No space left on device")
 
 
+def test_a_clock_that_is_set_back_loses_no_line(tmp_path: Path, monkeypatch) -> None:
+    """After a failed write, or with an open line, nothing waits until the clock is where it was."""
+    book, failures = Book(tmp_path), []
+    append = book.writer.append
+    monkeypatch.setattr(
+        book.writer, "append", lambda data: append(data) if failures else failures.append(data) or full()
+    )
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    book.feed("out", 5000.0, b"lost\n")
+    book.flush(5000.0)
+    book.feed("out", 1000.0, b"kept\n")
+    book.feed("err", 5000.0, b"open")
+    book.flush(1000.0)
+    assert [text for _, _, text in book.said()] == ["kept", "open"]
+
+
 def test_lines_that_were_never_taken_are_counted(tmp_path: Path) -> None:
     """Lines that came faster than the disk are numbered and counted."""
     book = Book(tmp_path)
@@ -165,17 +184,30 @@ def test_a_burst_is_written_in_small_parts(tmp_path: Path) -> None:
     assert book.answer(last=1).dropped == 0
 
 
-def test_what_is_too_much_is_counted_and_tears_no_line(tmp_path: Path) -> None:
+def test_the_newest_of_too_much_is_kept_and_the_rest_counted(tmp_path: Path) -> None:
+    """What does not fit any more are the oldest lines: a traceback behind a flood is kept, and no line is torn."""
+    book = Book(tmp_path)
+    recording = ConsoleRecording(book)
+    recording.put("out", b"".join(b"line %7d\n" % number for number in range(MOST_WAITING // 13)) + b"be")
+    recording.put("err", b"Trace")
+    recording.put("out", b"gun\nlast\n")
+    recording.put("err", b"back\n")
+    recording.start()
+    recording.close(60.0)
+    assert book.said() == [(1290555, "out", "begun"), (1290556, "out", "last"), (1290557, "err", "Traceback")]
+    assert book.answer().dropped == 1290555
+
+
+def test_a_line_that_was_open_before_a_loss_ends_there(tmp_path: Path) -> None:
     """Parts of two lines with others dropped in between are not taken for one line."""
     book = Book(tmp_path)
     recording = ConsoleRecording(book)
-    recording.put("out", b"x" * (MOST_WAITING - 10) + b"\nbegin")
-    recording.put("out", b"lost\nlost\n")
-    recording.put("out", b"end\n")
+    book.feed("out", 1.0, b"begin")
+    recording.put("out", b"lost" + b"\n" * MOST_WAITING)
+    recording.put("out", b"whole\n")
     recording.start()
     recording.close(60.0)
-    assert [text for _, _, text in book.said()][1:] == ["begin", "end"]
-    assert book.answer().dropped == 2
+    assert [text for _, _, text in book.said()] == ["begin", "whole"]
 
 
 def test_an_ended_stream_delays_no_exit() -> None:
@@ -188,5 +220,6 @@ def test_an_ended_stream_delays_no_exit() -> None:
     assert os.read(over, 1)
     assert stream.is_drained()
     assert os.read(seen, 10) == b"last\n"
+    assert os.read(seen, 10) == b"", "the reader behind it waits for an end"
     for descriptor in (source, seen, target, over, ended):
         os.close(descriptor)

@@ -33,3 +33,5 @@ class ConsoleBrief(NamedTuple):
 
 DRAIN, DRAINED = b"d", b"k"
 """The request to hand on what was printed until now, and its answer."""
+PID_BYTES = 4
+"""Bytes of the keeper's process id, which it sends before any answer: the lowest first."""

@@ -47,6 +47,11 @@ class LineFolder:
         self._open = b""
         self._is_cut = self._is_redrawn = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a line that has no end yet."""
+        return bool(self._open)
+
     def feed(self, data: bytes) -> list[FoldedLine]:
         """Take the next bytes; return the lines that end in them."""
         *parts, rest = data.split(b"\n")

@@ -210,6 +210,8 @@ node_gone/left: give all ranks the same number of steps: drop the last incomplet
 crash: the traceback is in `stepscope show RUN`; resume from the last checkpoint once the cause is fixed
 crash/exit: the program set this exit code itself: its output says why; resume from the last checkpoint once that is
     fixed
+crash/silent: look at what the ranks that reported nothing printed last (`stepscope logs RUN --last 50`) and at the
+    kernel log of their nodes; then resume from the last checkpoint
 crash/SIGKILL: SIGKILL leaves no traceback: find out who sent it. If memory ran out, look at the kernel log (dmesg) and
     the limits of the container; if a time limit was hit, ask the scheduler; then resume from the last checkpoint
 crash/signal: another process sent this signal: a scheduler, a launcher that lost another rank, a closed terminal

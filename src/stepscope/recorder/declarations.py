@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import threading
@@ -12,6 +13,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.columns import RowSchema, encode_names, encode_schema
+from stepscope.core.own_file import close_own, identity_of
 from stepscope.core.records import FIRST_SCHEMA, MAX_SCHEMAS, RECORD, SCHEMA_EVENT, SCHEMA_PAIRS
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Declarations:
 
     def __init__(self, mapping: Mapping, descriptor: int, max_names: int) -> None:
         self._mapping, self._descriptor, self._max_names = mapping, descriptor, max_names
+        self._identity = identity_of(descriptor)
         self._lock, self._owner = threading.Lock(), 0
         self._layouts: dict[tuple[tuple[str, ...], str], Layout] = {}
         self._pair_layouts: dict[int, Layout] = {}
@@ -69,7 +72,7 @@ class Declarations:
                 return None
             self._admit(names)
             number = FIRST_SCHEMA + len(self._layouts)
-            _append(self._descriptor, encode_schema(RowSchema(number, names, kinds)))
+            _append(self._file(), encode_schema(RowSchema(number, names, kinds)))
             layout = self._layouts[names, kinds] = self._pack(kinds, number)
         return layout
 
@@ -83,7 +86,7 @@ class Declarations:
             if fresh:
                 self._admit(tuple(fresh))
                 first = len(self._ids)
-                _append(self._descriptor, encode_names(first, fresh))
+                _append(self._file(), encode_names(first, fresh))
                 self._ids.update((name, first + at) for at, name in enumerate(fresh))
             layout = self._pair_layouts.get(len(names))
             if layout is None:
@@ -104,7 +107,7 @@ class Declarations:
         with contextlib.suppress(TimeoutError), self._held():  # its current holder still needs the file
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
-                os.close(descriptor)
+                close_own(descriptor, self._identity)
 
     def text(self, size: int) -> Layout:
         """Return the layout of an event whose text takes `size` bytes, a multiple of 8."""
@@ -115,6 +118,12 @@ class Declarations:
         if len(self._seen) + len(fresh) > self._max_names:
             raise TooManyNamesError
         self._seen |= fresh
+
+    def _file(self) -> int:
+        """Return the schema file; raise OSError if its number is closed, or means a file of the program by now."""
+        if self._descriptor >= 0 and identity_of(self._descriptor) != self._identity:
+            raise OSError(errno.EBADF, "the program has closed the file with the names of its metrics")
+        return self._descriptor
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:

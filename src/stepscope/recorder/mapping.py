@@ -12,6 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
+from stepscope.core.own_file import close_own, identity_of
 from stepscope.core.records import CHECKSUM
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Mapping:
     ) -> None:
         """Wrap memory whose segments start at offset `base`; `checked` records end with a checksum."""
         self.buffer, self.words, self.segment_bytes, self.base = buffer, words, segment_bytes, base
-        self.checked, self.descriptor = checked, descriptor
+        self.checked, self.descriptor, self._identity = checked, descriptor, identity_of(descriptor)
         self.path: Path | None = None
 
     @classmethod
@@ -66,7 +67,7 @@ class Mapping:
         self.words.release()
         with contextlib.suppress(BufferError):  # a slice is still in use: the process' end unmaps it
             self.buffer.close()
-        os.close(self.descriptor)
+        close_own(self.descriptor, self._identity)
         self.path = None
 
 

@@ -15,26 +15,30 @@ import contextlib
 import fcntl
 import os
 import select
+import signal
 import sys
 import termios
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.core.console_brief import DRAIN, ConsoleBrief
+from stepscope.core.console_brief import DRAIN, PID_BYTES, ConsoleBrief
 from stepscope.core.errors import in_words
 from stepscope.core.native_thread import start_native_thread
+from stepscope.core.own_file import identity_of
 from stepscope.core.spawn import SpawnError, start_detached
 from stepscope.core.standard_streams import closed_streams_reserved
 from stepscope.recorder.complaints import tell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 KEEPER = "stepscope.watcher.console_keeper"
 PIPE_BYTES = 1 << 20
 """Bytes that the program may be ahead of the keeper, if the system allows it."""
 PATIENCE = 0.5
 """Seconds that the end of this process waits until everything printed was handed on."""
+LOOK_EVERY = 1.0
+"""Seconds between two looks at a keeper that says nothing: a signal may have stopped it."""
 _READ = 1 << 16
 
 
@@ -61,7 +65,7 @@ class ConsoleCapture:
         """Take open files; `begin` puts them in place."""
         self._channels, self._asks, self._answers = channels, asks, answers
         ours = [asks, answers, *(end for channel in channels for end in (channel.source, channel.original))]
-        self._ours = {descriptor: _identity(descriptor) for descriptor in ours}
+        self._ours = {descriptor: identity_of(descriptor) for descriptor in ours}
         self._pid = os.getpid()
         self._is_released = False
         self._is_handed_on = threading.Event()
@@ -97,25 +101,40 @@ class ConsoleCapture:
 
     def _is_intact(self, descriptor: int) -> bool:
         """Return whether a file of ours is still ours: a program may close every number, and use it again."""
-        return self._ours[descriptor] is not None and _identity(descriptor) == self._ours[descriptor]
+        return self._ours[descriptor] is not None and identity_of(descriptor) == self._ours[descriptor]
 
     def _restore(self) -> None:
         """Put the original descriptors back, unless the program has replaced ours."""
         for channel in self._channels:
             for number in channel.numbers:
-                if _identity(number) == channel.identity and self._is_intact(channel.original):
+                if identity_of(number) == channel.identity and self._is_intact(channel.original):
                     os.dup2(channel.original, number)
 
     def _guard(self) -> None:
         """Wait for the keeper's answer; when it ends, take its place."""
-        while self._is_intact(self._answers) and os.read(self._answers, 1):
-            self._is_handed_on.set()
+        keeper = 0
+        if self._is_intact(self._answers):
+            keeper = int.from_bytes(_read(self._answers, PID_BYTES), "little")
+        while self._is_intact(self._answers):
+            if not _ready([self._answers], LOOK_EVERY):
+                self._wake(keeper)
+            elif _read(self._answers, 1):
+                self._is_handed_on.set()
+            else:
+                break
         left = {channel.source: channel.original for channel in self._channels if self._is_intact(channel.source)}
         _hand_on(left, 0)
         self._restore()
         _hand_on(left, 0)
         self._is_handed_on.set()
         _hand_on(left, None)  # other processes may still print into the channels
+
+    def _wake(self, keeper: int) -> None:
+        """Let a keeper that was stopped by a signal go on, if output waits for it: soon the program would wait."""
+        sources = [channel.source for channel in self._channels if self._is_intact(channel.source)]
+        if _ready(sources, 0) and _is_stopped(keeper):
+            with contextlib.suppress(OSError):  # it has gone just now
+                os.kill(keeper, signal.SIGCONT)
 
     def _leave(self) -> None:
         """In the child of a fork: hold nothing open but what the program prints into."""
@@ -160,7 +179,7 @@ def _started(run: str, brief: ConsoleBrief, streams: Sequence[tuple[str, tuple[i
 
 def _streams() -> list[tuple[str, tuple[int, ...]]]:
     """Return the streams that are open, each with its descriptors."""
-    found = [(name, number) for name, number in (("out", 1), ("err", 2)) if _identity(number) is not None]
+    found = [(name, number) for name, number in (("out", 1), ("err", 2)) if identity_of(number) is not None]
     if len(found) == 2 and _is_same(1, 2):
         return [("", (1, 2))]
     return [(name, (number,)) for name, number in found]
@@ -168,7 +187,7 @@ def _streams() -> list[tuple[str, tuple[int, ...]]]:
 
 def _is_same(first: int, second: int) -> bool:
     """Return whether two descriptors lead to the same place, where the order of what is written shows."""
-    if _identity(first) != _identity(second):
+    if identity_of(first) != identity_of(second):
         return False
     if not os.path.isfile(f"/proc/self/fd/{first}"):
         return True
@@ -186,7 +205,7 @@ def _channel(stream: str, numbers: tuple[int, ...], opened: list[int]) -> _Chann
     source, sink = _terminal(numbers[0], opened) if os.isatty(numbers[0]) else _pipe(opened, PIPE_BYTES)
     original = fcntl.fcntl(numbers[0], fcntl.F_DUPFD_CLOEXEC, 3)
     opened.append(original)
-    identity = _identity(sink)
+    identity = identity_of(sink)
     assert identity is not None  # noqa: S101 - just opened
     return _Channel(stream, numbers, source, sink, original, identity)
 
@@ -211,37 +230,42 @@ def _pipe(opened: list[int], size: int = 0) -> tuple[int, int]:
     return source, sink
 
 
-def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Return device and inode of an open file; None if it is closed."""
+def _ready(sources: Iterable[int], timeout: float | None) -> list[int]:
+    """Return the files that can be read or have ended; wait for one, at most `timeout` seconds."""
+    poll = select.poll()
+    for source in sources:
+        poll.register(source, select.POLLIN)
+    return [source for source, _ in poll.poll(None if timeout is None else timeout * 1000)]
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped by a signal."""
     try:
-        facts = os.fstat(descriptor)
-    except OSError:
-        return None
-    return facts.st_dev, facts.st_ino
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] == b"T"
+    except OSError:  # it has gone, or the system shows no processes
+        return False
 
 
-def _hand_on(left: dict[int, int], timeout: int | None) -> None:
-    """Write what can be read from each source to its target, until all have ended, or for `timeout` ms none has more.
+def _hand_on(left: dict[int, int], timeout: float | None) -> None:
+    """Write what can be read from each source to its target, until all have ended, or for a while none has more.
 
     Those that have ended are taken out of `left`.
     """
     while left:
-        poll = select.poll()
-        for source in left:
-            poll.register(source, select.POLLIN)
-        ready = poll.poll(timeout)
+        ready = _ready(left, timeout)
         if not ready:
             return
-        for source, _ in ready:
-            data = _read(source)
+        for source in ready:
+            data = _read(source, _READ)
             if not data or not _write(left[source], data):
                 del left[source]
 
 
-def _read(source: int) -> bytes:
+def _read(source: int, most: int) -> bytes:
     try:
-        return os.read(source, _READ)
-    except OSError:  # a terminal that nobody writes to any more says EIO
+        return os.read(source, most)
+    except OSError:  # a terminal that nobody writes to any more says EIO; the program may close every number
         return b""
 
 

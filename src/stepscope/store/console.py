@@ -40,8 +40,8 @@ _ERROR_WORDS = (
 )
 _CODED_COLOUR = re.compile(rb"\\u001b\[[0-9;:]*m")
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
-_FEW, _MANY = 16, 1024
-"""Records that are searched for a pattern at once: few at first, for an early answer."""
+_FEW, _MANY, _MOST_HELD = 16, 1024, 1 << 17
+"""Records of a rank that are searched for a pattern at once: few at first, for an early answer; and those of all."""
 _MOST_CURSOR = 1 << 22
 _Position = tuple[int, int]
 """Segment and offset."""
@@ -79,7 +79,8 @@ class ConsoleAnswer:
     cursor: str
     """For `ConsoleQuery.after`: where the answer ends."""
     dropped: int
-    """Lines of these ranks that were printed but not kept, because of the size limit or a slow or full disk."""
+    """Lines of these ranks that were printed but not kept, because of the size limit or a slow or full disk. There may
+    be more of them in what was not read: before the `last` lines, or behind the cursor."""
     problems: list[str]
     more: bool = False
     """Whether there are further lines now, behind the cursor."""
@@ -160,7 +161,7 @@ class _ConsoleReading:
         for number in reversed(self.files[who]):
             damaged, path = 0, self._path(who, number)
             size = end[1] if number == end[0] else self._end(who, number)
-            for line in self._surely(path, segments.backward(path, size, self._is_dull)):
+            for line in self._surely(path, segments.backward(path, size, self._is_dull_block)):
                 if self._is_dull(line) and self.query.since is None:
                     continue
                 record = segments.decode_record(line, who)
@@ -202,7 +203,7 @@ class _ConsoleReading:
                 continue
             damaged, path = 0, self._path(who, number)
             first = start[1] if number == start[0] else 0
-            for line, offset in self._surely(path, segments.forward(path, first, self._is_dull)):
+            for line, offset in self._surely(path, segments.forward(path, first, self._is_dull_block)):
                 record = segments.decode_record(line, who)
                 if record is None:
                     damaged += 1
@@ -233,9 +234,9 @@ class _ConsoleReading:
         if self.pattern is None:
             yield from found
             return
-        size = _FEW
+        size, most = _FEW, max(_FEW, min(_MANY, _MOST_HELD // max(1, len(self.files))))
         while batch := list(itertools.islice(found, size)):
-            size = min(2 * size, _MANY)
+            size = min(2 * size, most)
             texts = [_COLOUR.sub("", one.record.text) if isinstance(one.record, ConsoleLine) else "" for one in batch]
             for one, matches in zip(batch, self.pattern.matches(texts), strict=True):
                 yield one if matches else one._replace(is_wanted=False)
@@ -267,6 +268,16 @@ class _ConsoleReading:
             lines = _CODED_COLOUR.sub(b"", lines)
         lower = lines.lower()
         return b"\\u" not in lines and not any(word in lower for word in self.words)
+
+    def _is_dull_block(self, lines: bytes) -> bool:
+        """Return whether surely none of the lines of a part of a file is wanted."""
+        if self.pattern is None or self.pattern.plain:
+            return self._is_dull(lines)
+        if b'"lost": ' in lines or segments.is_again(lines):
+            return False
+        if b"\\u001b" in lines:
+            lines = _CODED_COLOUR.sub(b"", lines)
+        return b"\\" not in lines and not self.pattern.may_be_in(lines.decode("ascii", "replace"))
 
     def _path(self, who: ConsoleWriterName, number: int) -> Path:
         return segments.segment_path(self.folder.path, who, number)

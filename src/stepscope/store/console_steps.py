@@ -35,14 +35,24 @@ def steps_of(
     times = round(ends[0] * 1e6), round(ends[1] * 1e6)
     points, problems = snapshot.points(Selection(set(names), ranks, attempts, time_range=times), connection)
     points = points.select(points.step != NO_STEP)
+    order = np.lexsort((points.time, points.attempt, points.rank))  # in one go: there may be thousands of ranks
+    owners, times_of, step = points.rank[order], points.time[order], points.step[order]
+    tries = points.attempt[order]
     found = list(lines)
-    for rank, attempt in {(line.rank, line.attempt) for line in lines}:
-        mine = points.select((points.rank == rank) & (points.attempt == attempt))
-        order = np.argsort(mine.time, kind="stable")
-        time, step = mine.time[order], mine.step[order]
-        at = [index for index, line in enumerate(lines) if (line.rank, line.attempt) == (rank, attempt)]
-        places = np.searchsorted(time, [round(lines[index].time * 1e6) for index in at], side="right")
+    for (rank, attempt), at in _by_rank(lines).items():
+        begin, end = np.searchsorted(owners, [rank, rank + 1])
+        first, last = begin + np.searchsorted(tries[begin:end], [attempt, attempt + 1])
+        moments = [round(lines[index].time * 1e6) for index in at]
+        places = first + np.searchsorted(times_of[first:last], moments, side="right")
         for index, place in zip(at, places, strict=True):
-            if place:
+            if place > first:
                 found[index] = lines[index]._replace(step=int(step[place - 1]))
     return found, problems
+
+
+def _by_rank(lines: Sequence[ConsoleLine]) -> dict[tuple[int, int], list[int]]:
+    """Return the positions of the lines of each rank and attempt."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for index, line in enumerate(lines):
+        found.setdefault((line.rank, line.attempt), []).append(index)
+    return found

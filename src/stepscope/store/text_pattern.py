@@ -6,6 +6,7 @@ Python's own can take years for one line.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -17,6 +18,8 @@ from stepscope.store.sql_text import quoted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_EDGES = re.compile(r"[\^$]|\\[AzbBQ]")
+"""Parts of an expression that look at what stands before or behind the text."""
 LONGEST = 200
 """Characters of the longest pattern."""
 
@@ -33,6 +36,7 @@ class TextPattern:
         self.plain = "" if is_expression else text.lower()
         """The text looked for, in lower case; empty for an expression."""
         if is_expression:
+            self._has_edges = _EDGES.search(text) is not None
             self._connection = connect(memory="256MB")
             expression = quoted(text[1:-1])  # not a parameter: it would be compiled again for every text
             self._query = f"SELECT regexp_matches(text, {expression}, 'i') FROM (SELECT unnest($texts) AS text)"  # noqa: S608 (quoted)
@@ -48,3 +52,7 @@ class TextPattern:
         if self.plain:
             return [self.plain in text.lower() for text in texts]
         return [found for (found,) in self._connection.execute(self._query, {"texts": list(texts)}).fetchall()]
+
+    def may_be_in(self, block: str) -> bool:
+        """Return whether any part of a block may have the pattern: False is certain, and found quickly."""
+        return bool(self.plain) or self._has_edges or self.matches([block])[0]

@@ -66,6 +66,11 @@ class ConsoleBook:
             state.changed = time
             state.first_change = state.first_change or time
 
+    def tear(self, stream: str, time: float) -> None:
+        """End the open line of a stream: what comes next does not belong to it."""
+        if self._streams[stream].folder.is_open:
+            self.feed(stream, time, b"\n")
+
     def lose(self, time: float, lines: int, reason: str) -> None:
         """Count lines that will never be fed; they take numbers like all others."""
         if lines <= 0:
@@ -81,16 +86,17 @@ class ConsoleBook:
     def flush(self, now: float, *, all_open: bool = False) -> None:
         """Write what was fed: complete lines, and open ones that are due (or all of them)."""
         for stream, state in self._streams.items():
-            if state.changed and (all_open or now >= self._due(state)):
+            is_due = now >= self._due(state) or now < state.changed  # the clock may be set back
+            if state.changed and (all_open or is_due):
                 self._put_open(stream, state, now)
-        if now < self._not_before:
+        if self._not_before - PAUSE <= now < self._not_before:
             self._drop(now)
         elif self._pending or self._lost is not None:
             self._write(now)
 
     def write_complete(self, now: float) -> None:
         """Write the complete lines that were fed: many at once would make one large segment, and take memory."""
-        if now < self._not_before:
+        if self._not_before - PAUSE <= now < self._not_before:
             self._drop(now)
         elif self._pending:
             self._write(now)

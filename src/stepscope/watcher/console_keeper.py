@@ -18,17 +18,18 @@ import termios
 import threading
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.clock import boot_id
-from stepscope.core.console_brief import DRAIN, DRAINED, ConsoleBrief
+from stepscope.core.console_brief import DRAIN, DRAINED, PID_BYTES, ConsoleBrief
 from stepscope.core.places import find_places
 from stepscope.core.spawn import KEPT_FROM
 from stepscope.store.console_segments import ConsoleWriterName
 from stepscope.store.console_writer import SegmentWriter
 from stepscope.store.layout import node_name
-from stepscope.watcher.console_book import ConsoleBook
+from stepscope.watcher.console_book import SELDOM, ConsoleBook
 from stepscope.watcher.journal import Journal
 
 if TYPE_CHECKING:
@@ -43,13 +44,20 @@ NAP, FEW = 0.004, 1024
 PIECE = 1 << 14
 """Bytes that are written to the run together, without what the lines' facts take."""
 MOST_WAITING = 16 << 20
-"""Bytes that may wait for the run's disk; more is handed on but not kept."""
+"""Bytes that may wait for the run's disk; beyond, the oldest are not kept: the last words tell most."""
 PROGRAM = 0
 """The descriptor that means the rank's process, as `spawn.start_detached` gives it; another file on old systems."""
 LOOK_EVERY = 0.2
 """Seconds between two looks at the size of the terminal."""
 SETTLE = 0.4
 """Seconds that an answer to DRAIN waits for the disk."""
+NOT_OURS = (
+    *(signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGTTOU),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
+)
+"""Signals that mean the program, as schedulers send them to a whole job: its last words are worth the most."""
+LAST_WORK = 60.0
+"""Seconds for the disk when all is handed on: nobody waits for the keeper any more."""
 
 
 class ConsoleRecording:
@@ -62,25 +70,28 @@ class ConsoleRecording:
         self._news = threading.Condition()
         self._waiting = 0
         self._lost_lines = 0
-        self._torn: set[str] = set()
-        """Streams of which the end of a line was dropped: what comes next does not belong to its start."""
+        self._torn: dict[str, tuple[float, bytes]] = {}
+        """Streams of which lines were dropped: when, and the start of the line that goes on in what is left."""
         self._is_ending = self._is_busy = False
         self._thread = threading.Thread(target=self._work, name="console-disk", daemon=True)
         self.start = self._thread.start
 
     def put(self, stream: str, data: bytes) -> None:
-        """Take bytes that were printed now; drops and counts them if too many wait already. Never waits for a disk."""
+        """Take bytes that were printed now; drops and counts the oldest if too many wait. Never waits for a disk."""
         with self._news:
-            if self._waiting + len(data) > MOST_WAITING:
-                self._lost_lines += max(1, data.count(b"\n"))
-                self._torn |= {stream} if b"\n" in data else set()
-                return
-            if stream in self._torn:
-                self._torn.discard(stream)
-                data = b"\n" + data
             self._items.append((stream, time.time(), data))
             self._waiting += len(data)
+            while self._waiting > MOST_WAITING and len(self._items) > 1:
+                self._drop_oldest()
             self._news.notify()
+
+    def _drop_oldest(self) -> None:
+        stream, printed, data = self._items.popleft()
+        self._waiting -= len(data)
+        lines, feed, start = data.rpartition(b"\n")
+        if feed:
+            self._lost_lines += lines.count(b"\n") + 1
+            self._torn[stream] = printed, start
 
     def is_settled(self) -> bool:
         """Return whether everything taken so far is in the run."""
@@ -96,29 +107,32 @@ class ConsoleRecording:
 
     def _work(self) -> None:
         while True:
-            items, lost = self._next()
-            for stream, printed, data in items:
+            items, lost, torn = self._next()
+            for stream, (printed, _) in torn.items():
+                self._book.tear(stream, printed)
+            self._book.lose(time.time(), lost, "more was printed than could be kept in time")
+            starts = [(stream, printed, start) for stream, (printed, start) in torn.items() if start]
+            for stream, printed, data in [*starts, *items]:
                 for at in range(0, len(data), PIECE):
                     self._book.feed(stream, printed, data[at : at + PIECE])
                     self._book.write_complete(time.time())
-            self._book.lose(time.time(), lost, "more was printed than the disk could take")
             if self._is_ending and not items:
                 self._book.close(time.time())
                 return
             self._book.flush(time.time(), all_open=self._is_ending)
 
-    def _next(self) -> tuple[list[tuple[str, float, bytes]], int]:
-        """Wait for bytes, or until an open line is due."""
+    def _next(self) -> tuple[list[tuple[str, float, bytes]], int, dict[str, tuple[float, bytes]]]:
+        """Wait for bytes, or until an open line is due; return them, and what was dropped before them."""
         with self._news:
             self._is_busy = False
             due = self._book.due()
             if not self._items and not self._is_ending:
-                self._news.wait(None if due is None else max(0.01, due - time.time()))
-            items, lost = list(self._items), self._lost_lines
+                self._news.wait(None if due is None else min(SELDOM, max(0.01, due - time.time())))
+            items, lost, torn = list(self._items), self._lost_lines, self._torn
             self._items.clear()
-            self._waiting, self._lost_lines = 0, 0
+            self._waiting, self._lost_lines, self._torn = 0, 0, {}
             self._is_busy = bool(items)
-            return items, lost
+            return items, lost, torn
 
 
 class HandedOnStream(threading.Thread):
@@ -131,6 +145,8 @@ class HandedOnStream(threading.Thread):
         self._is_busy = self._is_over = False
         self.is_refused = False
         """Whether the reader of the output has gone: the program must learn that."""
+        self.complain: Callable[[str], None] = lambda _: None
+        """Takes the reason, once, why what is printed cannot be handed on."""
         self.is_terminal = os.isatty(target)
         self._at_once = select.PIPE_BUF if stat.S_ISFIFO(os.fstat(target).st_mode) else READ
         """Bytes of one write: those to a pipe stay whole, as long as they are short."""
@@ -160,6 +176,7 @@ class HandedOnStream(threading.Thread):
                     time.sleep(NAP)
         finally:
             self._is_over = True
+            let_go(self._target)
             os.write(self._ended, b"e")
 
     def is_drained(self) -> bool:
@@ -195,7 +212,8 @@ class HandedOnStream(threading.Thread):
             except BrokenPipeError:
                 self.is_refused = True
                 return
-            except OSError:  # a full disk, a closed terminal: the program goes on, and its lines are in the run
+            except OSError as error:  # a full disk, a closed terminal: the program goes on, and the run has its lines
+                self.complain(error.strerror or str(error))
                 return
 
 
@@ -209,28 +227,45 @@ def whole_lines(data: bytes, most: int) -> int:
     return data.rfind(b"\n", 0, most) + 1 or data.find(b"\n") + 1 or len(data)
 
 
+def let_go(descriptor: int) -> None:
+    """Close a file, and keep its number taken: its reader sees the end now, however long we work on."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
 def main(arguments: list[str]) -> int:
     """Keep the console of one rank. Arguments: the run's folder, and the rank's brief."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGTTOU):
-        signal.signal(number, signal.SIG_IGN)  # they mean the program: what it prints at its end is worth the most
+    for number in NOT_OURS:
+        signal.signal(number, signal.SIG_IGN)
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_SECONDS)
     folder, brief = Path(arguments[0]), ConsoleBrief.decode(arguments[1])
+    asks, answers, *files = range(KEPT_FROM, KEPT_FROM + 2 + 2 * len(brief.streams))
+    _answer(answers, os.getpid().to_bytes(PID_BYTES, "little"))  # first: so that the rank can wake us from now on
     journal = Journal(folder / "watcher.log")
     who = ConsoleWriterName(node_name(find_places().disk, boot_id()), brief.attempt, brief.rank)
     recording = ConsoleRecording(ConsoleBook(who, SegmentWriter(folder, who, brief.limit), brief.streams, journal.note))
     recording.start()
-    asks, answers, *files = range(KEPT_FROM, KEPT_FROM + 2 + 2 * len(brief.streams))
     ended, over = os.pipe()
     streams = [
         HandedOnStream(name, source, target, recording.put, over)
         for name, source, target in zip(brief.streams, files[::2], files[1::2], strict=True)
     ]
     for stream in streams:
+        stream.complain = partial(_note_refusal, journal)
         stream.start()
     _attend(streams, recording, asks, answers, ended)
-    recording.close(5.0)
+    for descriptor in (asks, answers, *files[::2]):  # if a reader has gone, the rank takes our place now
+        let_go(descriptor)
+    recording.close(LAST_WORK)
     os._exit(0)
+
+
+def _note_refusal(journal: Journal, reason: str) -> None:
+    message = f"cannot hand on what the program prints: {reason}; free its disk, or read it with `stepscope logs`"
+    if not journal.counts[message]:  # in a thread: the disk of the run may block, and the program waits for us
+        threading.Thread(target=journal.note, args=(message,), daemon=True).start()
 
 
 def _attend(streams: list[HandedOnStream], recording: ConsoleRecording, asks: int, answers: int, ended: int) -> None:
@@ -247,10 +282,14 @@ def _attend(streams: list[HandedOnStream], recording: ConsoleRecording, asks: in
                 return
         if asks in ready and os.read(asks, 1) == DRAIN:
             _drain(streams, recording)
-            with contextlib.suppress(OSError):  # the rank did not wait for it
-                os.write(answers, DRAINED)
+            _answer(answers, DRAINED)
         elif asks in ready:
             awaited = [ended]  # the rank has gone
+
+
+def _answer(answers: int, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # the rank did not wait for it
+        os.write(answers, data)
 
 
 def _drain(streams: list[HandedOnStream], recording: ConsoleRecording) -> None:

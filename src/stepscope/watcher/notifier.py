@@ -20,7 +20,7 @@ def last_lines_of(run: Path) -> LastLines:
     first = first_error_of(Past(RunFolder(run)))
     if first is None:
         return LastLines("")
-    return LastLines(f"First error: {first.summary}. Last lines of rank {first.rank}:", first.lines)
+    return LastLines(f"First error: {first.summary.rstrip('.')}. Last lines of rank {first.rank}:", first.lines)
 
 
 def main(arguments: list[str]) -> int:

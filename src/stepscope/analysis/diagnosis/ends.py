@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
 from stepscope.analysis.hang.standing import standing_verdict
 from stepscope.core.endings import OUT_OF_MEMORY, PROBABLY_OUT_OF_MEMORY, crash_kind, end_words
-from stepscope.core.numbers import format_value
+from stepscope.core.numbers import format_items, format_value
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ KINDS = {
     "worker": ("dead_worker", ""),
     "preempted": (GONE, ""),
     "left": (GONE, "left"),
+    "hang": ("crash", "silent"),
 }
 """Kind and cause of the finding about a first error, if it is not a crash."""
 SILENT = ("killed", "lost")
@@ -49,8 +50,8 @@ WORKER_SIGNS = ("dataloader worker", "worker (pid")
 def ends(evidence: Evidence) -> Iterator[Finding]:
     """Yield what ended the run, or stopped it for good."""
     first, hung = evidence.first_error, _hang(evidence)
-    if first is not None and first.ranks and first.others and first.kind != "stopped":
-        yield _began(first, evidence.state)
+    if first is not None and _tells(first, evidence.state):
+        yield _began(first, evidence.state) if first.ranks else _unknown(first, evidence)
         yield from hung
         return
     memory, workers = _memory(evidence), _workers(evidence)
@@ -65,14 +66,27 @@ def ends(evidence: Evidence) -> Iterator[Finding]:
     yield _ended("crash", text, facts, crash_kind(evidence.state, why), _rank(event))
 
 
+def _tells(first: FirstError, state: str) -> bool:
+    """Return whether the first error says more than the end of the run, which other ranks took part in."""
+    if not first.ranks:
+        return state in CRASHED
+    return bool(first.others) and first.kind != "stopped"
+
+
+def _unknown(first: FirstError, evidence: Evidence) -> Finding:
+    """Return the finding about a job of which all ranks say only that they lost another one."""
+    facts = {"state": evidence.state, "cause": evidence.cause, "first_error": first.as_dict(), "step": first.step}
+    return _ended("crash", f"{first.summary} ({first.why})", facts, "silent")
+
+
 def _began(first: FirstError, state: str) -> Finding:
     """Return the finding about the error of one rank, or of some, that ended all the others."""
-    ended = crash_kind("killed" if first.kind in SILENT else state, first.error)
+    ended = crash_kind("killed" if first.kind in SILENT else state, first.error.removeprefix("failed: "))
     kind, cause = KINDS.get(first.kind, ("crash", ended if first.kind in (*SILENT, "exit", "native") else ""))
     followers = sum(len(other.ranks) for other in first.others)
-    text = f"{first.summary}" if kind == GONE else f"the first error is that of {first.summary}"
+    text = first.summary if kind == GONE or first.kind == "hang" else f"the first error is that of {first.summary}"
     if followers and first.why:
-        text += f" ({first.why}; {followers} other ranks ended after it)"
+        text += f" ({first.why}; {format_items(followers, 'other rank')} ended after it)"
     facts = {"state": state, "cause": first.error, "first_error": first.as_dict(), "step": first.step}
     return replace(_ended(kind, text, facts, cause, first.rank), confidence=first.confidence)
 

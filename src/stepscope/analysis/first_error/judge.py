@@ -32,6 +32,8 @@ SPOKEN = ("timeout", "peer", "group")
 STRENGTH = {"thread": 1, "collective": 1, HANDLED: 2}
 """Kinds of errors that are rather a consequence than others that may be one."""
 LAUNCHER = re.compile(r"^\s*rank\s+: (\d+) \(local_rank")
+AFTER = re.compile(r", after rank \d+ [^,;]*")
+"""What an end says about another rank that ended earlier; the first error did not follow from that."""
 BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
 
 
@@ -148,7 +150,9 @@ def _of_weak(weak: Sequence[Suspect], second: Sequence[Suspect]) -> _Choice | No
         return _Choice(sharing, 0.6, "no other rank has an error of its own, and this one was gone without a word")
     if first.is_end:
         confidence = 0.85 if len(sharing) <= max(FEW_SILENT, len(weak) // 2) else 0.5
-        return _Choice(sharing, confidence, "it ended first, and the other errors are consequences")
+        is_first = all(first.when <= one.when for one in second)
+        why = "it ended first" if is_first else "no other rank has an error of its own"
+        return _Choice(sharing, confidence, f"{why}, and the other errors are consequences")
     return _Choice(sharing, 0.5, "it is the first error that may be its own")
 
 
@@ -162,7 +166,8 @@ def _of_waiting(evidence: ErrorEvidence, suspects: Sequence[Suspect], second: Se
     loud = sorted(one.rank for one in spoken)
     named = _named_at_barrier(evidence)
     silent = sorted(named or _world(evidence) - set(loud))
-    if not silent or len(silent) > max(FEW_SILENT, len(loud) // FEW_SHARE) or len(silent) >= len(loud):
+    is_crowd = len(silent) > max(FEW_SILENT, len(loud) // FEW_SHARE) or len(silent) >= len(loud)
+    if not silent or (is_crowd and not _have_left(evidence, silent)):
         why = "every error says that another rank did not answer; none of them is its own cause"
         return _answer(evidence, _Choice([min(spoken, key=_when)], 0.2, why, kind), suspects)
     return _answer(evidence, _of_silent(evidence, silent, loud, kind), suspects)
@@ -170,11 +175,15 @@ def _of_waiting(evidence: ErrorEvidence, suspects: Sequence[Suspect], second: Se
 
 def _of_silent(evidence: ErrorEvidence, silent: Sequence[int], loud: Sequence[int], kind: str) -> _Choice:
     """Return the ranks that said nothing: they finished while the others went on, or did not answer."""
-    if set(silent) <= {end.rank for end in evidence.ends if end.state == "finished"}:
+    if _have_left(evidence, silent):
         why = f"{ranks_text(silent)} finished, and {ranks_text(loud)} went on and got no answer"
         return _Choice(_guesses(evidence, silent, LEFT), 0.7, why, LEFT)
     why = f"{ranks_text(loud)} reported that a peer did not answer, and {ranks_text(silent)} did not"
     return _Choice(_guesses(evidence, silent, kind), 0.7 if _named_at_barrier(evidence) else 0.5, why, "hang")
+
+
+def _have_left(evidence: ErrorEvidence, ranks: Iterable[int]) -> bool:
+    return set(ranks) <= {end.rank for end in evidence.ends if end.state == "finished"}
 
 
 def _guesses(evidence: ErrorEvidence, silent: Sequence[int], kind: str) -> list[Suspect]:
@@ -184,7 +193,8 @@ def _guesses(evidence: ErrorEvidence, silent: Sequence[int], kind: str) -> list[
     text = "finished while the others went on" if kind == LEFT else text
     tails = {rank: tuple(line.text[:500] for line in evidence.lines.get(rank, ())[-20:]) for rank in silent}
     return [
-        Suspect(rank, _node(evidence, rank), None, 0.0, WEAK, "hang", text, "", lines=tails[rank]) for rank in silent
+        Suspect(rank, _node(evidence, rank), None, 0.0, WEAK, "hang", text, "", lines=tails[rank], is_guess=True)
+        for rank in silent
     ]
 
 
@@ -267,16 +277,13 @@ def _answer(evidence: ErrorEvidence, choice: _Choice, suspects: Sequence[Suspect
     chosen = set(ranks)
     is_known = choice.kind != "peer" and choice.confidence > 0.3
     where = f" on {shown.node}" if shown.node and len(ranks) == 1 else ""
-    who = f"{ranks_text(ranks, world)}{where}"
-    summary = (
-        f"{who}: {shown.text}"
-        if is_known
-        else f"no rank is known as the cause; the first to report is {who}: {shown.text}"
-    )
+    error = AFTER.sub("", shown.text) if shown.is_end else shown.text
+    told = f"{ranks_text(ranks, world)}{where}{' ' if shown.is_guess else ': '}{error}"
+    summary = told if is_known else f"no rank is known as the cause; the first to report is {told}"
     return FirstError(
         *(shown.rank, shown.node, shown.time, choice.kind or shown.kind, summary),
         ranks=ranks if is_known else (),
-        error=shown.text,
+        error=error,
         lines=shown.lines,
         chain=shown.chain,
         others=_folded([one for one in suspects if one.rank not in chosen]),

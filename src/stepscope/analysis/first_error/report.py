@@ -44,13 +44,13 @@ IN_ONE_LINE = re.compile(r"Traceback \(most recent call last\):(?:\\+n)(.*)")
 LINE_FEED = re.compile(r"\\+n")
 GLOG = re.compile(r"^\[[EFWI]\d{4} [\d:.]+ [^\]]*\] (?:\[(?:PG ID|Rank) [^\]]*\] )*\s*")
 """What torch's C++ code puts before a message."""
-EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: ?(.*))?$")
+EXCEPTION = re.compile(r"^((?:(?:[A-Za-z_]\w*|<locals>)\.)*([A-Za-z_]\w*))(?:: ?(.*))?$")
 NAMED = re.compile(r"(?:Error|Exception|Interrupt|Exit|Empty|Full|Iteration|Timeout|Failure|Warning|Group)$")
 CAUSE = "The above exception was the direct cause of the following exception:"
 CONTEXT = "During handling of the above exception, another exception occurred:"
 QUICK = re.compile(
     r"[Ee]rr|rror|Fault|fault|[Tt]ime|Trace|Abort|abort|Xid|ssert|[Ss]ignal|SIG|space|quota|memory|Bus|[Cc]onn|alloc"
-    r"|stuck|terminate called"
+    r"|stuck|terminate called|is lost|fallen off|_STATUS_|ibv_|IBV_"
 )
 """Cheap sign that a line may matter; most lines have none of it."""
 AFTER = ("[", "Fatal Python", "Exception ignored ", "Exception in thread ")
@@ -200,11 +200,18 @@ def _link(rows: Sequence[_Row], at: int) -> tuple[Raised, int]:
         if TRACEBACK.match(text) and not text.startswith("Original"):
             return Raised("an error without text", place, file), here
         found = EXCEPTION.match(text)
-        if found and (NAMED.search(found[1]) or "." in found[1] or after_frame):
+        if found and _is_name(found[1], found[2], after_frame=after_frame):
             more = _more(rows, here + 1)
             return Raised(text.strip(), place, file, more=more), here + 1 + len(more)
         after_frame = False
     return Raised("an error whose text is missing", place, file), min(at + MOST_FRAMES, len(rows))
+
+
+def _is_name(name: str, last: str, *, after_frame: bool) -> bool:
+    """Return whether a word before a colon is the class of an exception: `struct.error` is, `loss` is not."""
+    if last[0].isupper() or last[0] == "_":
+        return after_frame or "." in name or NAMED.search(name) is not None
+    return after_frame and ("." in name or last.endswith(("error", "exception")))
 
 
 def _more(rows: Sequence[_Row], at: int) -> tuple[str, ...]:

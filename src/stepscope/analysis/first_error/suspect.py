@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.first_error.evidence import EndedRank, ErrorEvidence, Skew
 from stepscope.analysis.first_error.known import NOISE, PRIMARY, SECONDARY, TOLD, WEAK
-from stepscope.analysis.first_error.report import COLOURS, MOST_TEXT, Raised, Report, judged, reports_of
+from stepscope.analysis.first_error.report import COLOURS, HANDLED, MOST_TEXT, Raised, Report, judged, reports_of
 from stepscope.core.console_line import ConsoleLine
 from stepscope.core.endings import NATIVE, end_words
 
@@ -44,6 +44,8 @@ class Suspect:
     step: int | None = None
     is_end: bool = False
     """Whether only the end of the rank is known, not what it printed."""
+    is_guess: bool = False
+    """Whether the rank said nothing: its text goes on behind its name, as in "rank 3 reported no error"."""
 
     @property
     def signature(self) -> str:
@@ -75,7 +77,8 @@ def suspects_of(evidence: ErrorEvidence) -> list[Suspect]:
         lines, end = evidence.lines.get(rank, ()), ends.get(rank, EndedRank(rank))
         if lines and not end.node:
             end = replace(end, node=lines[0].node)
-        found.append(_suspect(rank, lines, end, events.get(rank, ()), evidence.skews.get(end.node, unknown)))
+        skew = evidence.skews.get(end.node, unknown)
+        found.append(_suspect(rank, lines, end, events.get(rank, ()), skew, are_told=bool(events)))
     return [one for one in found if one is not None]
 
 
@@ -85,14 +88,17 @@ def _suspect(
     end: EndedRank,
     events: Sequence[Mapping[str, Any]],
     skew: Skew,
+    *,
+    are_told: bool,
 ) -> Suspect | None:
     if end.state == "finished":
         return None
-    reports = _fatal(reports_of(lines), lines, end)
-    printed = {report.text for report in reports}
-    told = [one for event in events if (one := _of_event(event)) is not None and one.text not in printed]
-    fatal = _first(sorted([*reports, *told], key=lambda one: one.time))
     at_end = _of_end(end, skew, lines)
+    told = [one for event in events if (one := _of_event(event)) is not None]
+    reports = _uncaught(_fatal(reports_of(lines), lines, end), told, at_end, end.ended if are_told else None)
+    printed = {report.text for report in reports}
+    told = [one for one in told if one.text not in printed]
+    fatal = _first(sorted([*reports, *told], key=lambda one: one.time))
     if fatal is None or (at_end is not None and at_end.role == PRIMARY != fatal.role and _is_own(at_end)):
         return at_end
     return Suspect(
@@ -123,6 +129,31 @@ def _fatal(reports: list[Report], lines: Sequence[ConsoleLine], end: EndedRank) 
         return last_word - report.time > WENT_ON_SECONDS
 
     return [report for report in reports if report.role != NOISE and not went_on(report)]
+
+
+def _uncaught(
+    reports: list[Report], told: Sequence[Report], at_end: Suspect | None, ended: float | None
+) -> list[Report]:
+    """Return the errors without those that the program caught and only logged, a while before it failed.
+
+    `told` are those that it did not catch. If what ended it is a consequence, one that was caught may still count.
+    """
+    last = max(told, key=lambda one: one.time, default=None)
+    if last is not None:
+        ended, role = last.time, last.role
+    elif ended is not None and at_end is not None and at_end.role == SECONDARY:
+        role = SECONDARY
+    else:
+        return reports
+    fatal = {link.text for one in told for link in one.chain}
+    found = []
+    for one in reports:
+        is_logged = one.kind == "exception" and one.role == PRIMARY and one.time < ended - AT_ONCE
+        if not is_logged or not fatal.isdisjoint(link.text for link in one.chain):
+            found.append(one)
+        elif role != PRIMARY:
+            found.append(replace(one, role=WEAK, kind=HANDLED, means="the program caught it and went on"))
+    return found
 
 
 def _first(reports: Sequence[Report]) -> Report | None:

@@ -114,7 +114,9 @@ def _print_all(past: OpenedRun, query: ConsoleQuery, printer: LinePrinter) -> Co
     """Print the lines that are there, page by page."""
     answer = past.console(query)
     if answer.dropped:
-        say(f"{format_items(answer.dropped, 'line')} of these ranks were not kept: see store.console_bytes")
+        least = "at least " if answer.more or query.last is not None else ""  # others may be in what was not read
+        why = "too many for store.console_bytes, too fast, or the disk was full"
+        say(f"{least}{format_items(answer.dropped, 'line')} of these ranks were not kept: {why}")
     while True:
         for problem in answer.problems:
             say(problem)

@@ -95,7 +95,7 @@ class RunSheet(Sheet):
         yield f"{self._paint(cut(named, self._width - 14), 'bold')}  {self._paint(facts['state'], style)}"
         if facts["cause"]:
             label = "wrong" if facts["state"] == "finished" else "cause"
-            yield from self._wrapped(label, plain(facts["cause"]), 3)
+            yield from self._wrapped(label, plain(_cause(facts)), 3)
         if facts["hang"] is not None:
             yield from self._wrapped("hang", plain(f"{facts['hang']['text']} See `stepscope hang`."), 4)
         if self._quiet is not None:
@@ -280,6 +280,12 @@ class RunSheet(Sheet):
                 yield self._paint(cut(f"  {plain(problem)}", self._width), "yellow")
             if len(facts["problems"]) > 8:
                 yield self._note(f"and {len(facts['problems']) - 8} more; --json has them")
+
+
+def _cause(facts: dict[str, Any]) -> str:
+    """Return why the run ended: among many ranks the first error, not the one that was reported first."""
+    first = facts["end"]["first_error"] if facts["end"] and facts["state"] != "finished" else None
+    return str(first["summary"] if first and first["ranks"] and first["others"] else facts["cause"])
 
 
 def _surroundings(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
