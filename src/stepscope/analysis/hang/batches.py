@@ -7,6 +7,7 @@ batch becomes one operation.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -79,17 +80,23 @@ def _is_stale(group: tuple[list[RecordedOp], GroupStatus | None]) -> bool:
 
 
 def _leaves_gaps(entries: list[RecordedOp]) -> bool:
-    """Return whether a dump of active operations lacks the record after each single send and receive.
+    """Return whether a dump of active operations lacks the record after each send and receive that stands alone.
 
-    Then these were batches of one, and what is missing is their end, which is complete.
+    Then these were batches of one, and what is missing is their end, which is complete. A batch whose end is missing
+    shows it, too: a rank that batches some of its sends and receives batches all of them.
     """
     if any(entry.is_done for entry in entries):
         return False
     numbers = {entry.number for entry in entries}
     ends = {entry.number for entry in entries if entry.name == COALESCED}
-    alone = [entry.number for entry in entries if entry.is_p2p and not {entry.number, entry.number + 1} & ends]
+    transfers = [entry for entry in entries if entry.is_p2p and entry.name != COALESCED]
+    sizes = Counter((entry.group, entry.p2p) for entry in transfers)
+    last = {(entry.group, entry.p2p): entry.number for entry in transfers}
+    open_ended = [number for number in last.values() if number + 1 not in ends]
     newest = max(numbers, default=0)
-    return len(alone) > 1 and all(number + 1 not in numbers and number < newest for number in alone)
+    if any(size > 1 for size in sizes.values()):
+        return all(number + 1 not in numbers for number in open_ended)
+    return len(open_ended) > 1 and all(number + 1 not in numbers and number < newest for number in open_ended)
 
 
 def _kinds(entries: list[RecordedOp]) -> Iterator[RecordedOp]:
