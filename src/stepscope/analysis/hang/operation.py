@@ -19,6 +19,7 @@ SYMMETRIC = (
     "barrier",
 )
 """Collectives that no rank can leave before all have entered; a broadcast lets its root go at once."""
+PAIRWISE = ("all_to_all", "alltoall")
 UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "_v", "coalesced", "send", "recv", "barrier")
 """Operations whose sizes may differ between ranks, unless `EVEN` names them."""
 EVEN = ("all_gather", "reduce_scatter", "allgather")
@@ -66,6 +67,11 @@ class RecordedOp:
     def is_symmetric(self) -> bool:
         """Whether no rank can complete it before all have entered."""
         return not self.is_p2p and any(word in self.name for word in SYMMETRIC)
+
+    @property
+    def is_pairwise(self) -> bool:
+        """Whether a rank may complete it before all have entered: it need not exchange anything with each of them."""
+        return any(word in self.name for word in PAIRWISE)
 
     @property
     def shape(self) -> tuple[object, ...]:
