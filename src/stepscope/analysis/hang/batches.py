@@ -7,7 +7,6 @@ batch becomes one operation.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -90,13 +89,11 @@ def _leaves_gaps(entries: list[RecordedOp]) -> bool:
     numbers = {entry.number for entry in entries}
     ends = {entry.number for entry in entries if entry.name == COALESCED}
     transfers = [entry for entry in entries if entry.is_p2p and entry.name != COALESCED]
-    sizes = Counter((entry.group, entry.p2p) for entry in transfers)
     last = {(entry.group, entry.p2p): entry.number for entry in transfers}
-    open_ended = [number for number in last.values() if number + 1 not in ends]
-    newest = max(numbers, default=0)
-    if any(size > 1 for size in sizes.values()):
-        return all(number + 1 not in numbers for number in open_ended)
-    return len(open_ended) > 1 and all(number + 1 not in numbers and number < newest for number in open_ended)
+    followed = {number + 1 for number in last.values()} - ends
+    if len(last) < len(transfers):
+        return not followed & numbers
+    return len(followed) > 1 and not followed & numbers and max(followed) <= max(numbers)
 
 
 def _kinds(entries: list[RecordedOp]) -> Iterator[RecordedOp]:
