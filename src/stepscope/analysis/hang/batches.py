@@ -88,7 +88,7 @@ def _leaves_gaps(entries: list[RecordedOp]) -> bool:
         return False
     numbers = {entry.number for entry in entries}
     ends = {entry.number for entry in entries if entry.name == COALESCED}
-    transfers = [entry for entry in entries if entry.is_p2p and entry.name != COALESCED]
+    transfers = [entry for entry in entries if entry.is_p2p and entry.p2p > 0 and entry.name != COALESCED]
     last = {(entry.group, entry.p2p): entry.number for entry in transfers}
     followed = {number + 1 for number in last.values()} - ends
     if len(last) < len(transfers):
