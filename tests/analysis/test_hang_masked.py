@@ -74,6 +74,14 @@ def test_a_rank_that_stopped_where_others_wait_is_named(calls: int) -> None:
     assert "; rank 6 has not called what its peers called since" in found.text
 
 
+def test_the_first_rank_may_wait_for_what_it_logs() -> None:
+    """Programs print the loss on rank 0 alone: it stops earlier than its peers, and is no cause beside another."""
+    found = told({rank: hung(rank, {1: 0, 0: 2}.get(rank, 3)) for rank in ALL})
+    assert found.ranks == (1,)
+    assert "; rank 0 has called less than its peers" in found.text
+    assert told({rank: hung(rank, 2 if rank == 0 else 3) for rank in ALL}).ranks == (0,)
+
+
 def test_ranks_that_ran_into_a_full_queue_are_no_cause() -> None:
     """One operation more or less of many that wait is chance."""
     rows = [("1", "all_to_all", 9), *((tensor(0), "all_reduce", number) for number in range(5, 45))]

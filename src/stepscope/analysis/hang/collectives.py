@@ -144,7 +144,7 @@ def _find_ends(waits: Waits) -> None:
     for rank in {other for found in waits.edges.values() for other in found} - set(waits.blocking):
         waits.ends[rank] = _why_there(waits, rank)
     proven = dict.fromkeys(stopped_short(waits.table, waits.lagging), SHORT) | dict.fromkeys(waits.lagging, DEVICE)
-    waits.ends = proven | waits.ends
+    waits.ends |= {rank: why for rank, why in proven.items() if waits.ends.get(rank, STUCK) == STUCK}
     if not {MISMATCH, HOST, SHORT, NO_RECORD, DEVICE} & set(waits.ends.values()):
         _find_loops(waits)
 
@@ -286,6 +286,8 @@ def _chosen(waits: Waits) -> tuple[int, ...]:
     for rank, why in waits.ends.items():
         by_kind.setdefault(why, []).append(rank)
     proven = [rank for why in PROVEN for rank in by_kind.get(why, [])]
+    if len(proven) > 1 and waits.ends.get(0) == SHORT:  # only the first rank logs: it waits for what it prints
+        proven.remove(0)
     rest = (by_kind.get(why, []) for why in (LOOP, NO_RECORD, UNCLEAR, STUCK))
     for found in (by_kind.get(MISMATCH, []), [*proven, *_gone(waits, by_kind.get(NO_RECORD, []))], *rest):
         if found:
@@ -403,11 +405,13 @@ def _besides(waits: Waits, causes: tuple[int, ...]) -> list[str]:
     late = [rank for rank in found.get(DEVICE, ()) if rank in waits.lagging]
     short, lost = found.get(SHORT, []), found.get(NO_RECORD, [])
     maybe = [rank for rank, why in waits.ends.items() if why == NO_RECORD and rank not in causes]
+    logs = [0] if waits.ends.get(0) == SHORT and 0 not in causes else []
     parts = (
         (late, f"the {verb(late, 'device', 'devices')} of {{}} did not even complete what others have completed"),
         (short, f"{{}} {verb(short, 'has', 'have')} not called what {verb(short, 'its', 'their')} peers called since"),
         (lost, f"{{}} left no record: {verb(lost, 'it has', 'they have')} probably ended"),
         (maybe, "{} left no record, and may be a cause, too"),
+        (logs, "{} has called less than its peers: it waits for what it logs, or is a cause, too"),
     )
     return [text.format(who(ranks)) for ranks, text in parts if ranks]
 
