@@ -348,10 +348,9 @@ def _said(waits: Waits) -> list[str]:
         grouped.setdefault(_where(waits, rank), []).append(rank)
     ordered = sorted(grouped.items(), key=lambda one: -len(one[1]))
     said = [f"{who(ranks)} {verb(ranks, 'waits', 'wait')} in {where}" for where, ranks in ordered[:MOST_SAID]]
-    if len(ordered) > MOST_SAID:
-        said.append(
-            f"{sum(len(ranks) for _, ranks in ordered[MOST_SAID:])} ranks wait in {len(ordered) - MOST_SAID} others"
-        )
+    rest = [rank for _, ranks in ordered[MOST_SAID:] for rank in ranks]
+    if rest:
+        said.append(f"{who(rest)} {verb(rest, 'waits', 'wait')} in {len(ordered) - MOST_SAID} other places")
     for rank, count in sorted(waits.lagging.items())[:MOST_SAID]:
         said.append(f"rank {rank} has not completed {count} operations that other ranks have completed")
     lost = sorted(rank for rank, why in waits.ends.items() if why == NO_RECORD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class RecordedOp:
         """Whether a rank may complete it before all have entered: it need not exchange anything with each of them."""
         return any(word in self.name for word in PAIRWISE)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[object, ...]:
         """What all ranks must agree on: the operation, its types, and the number of its elements if it is fixed."""
         plain = self.name.lower()
