@@ -168,3 +168,20 @@ def test_ranks_of_groups_that_no_dump_describes_are_not_guessed() -> None:
     dumps = {rank: dump(rank, (str(10 + rank % 4), "send 1->0", 7)) for rank in (4, 5)}
     found = told({rank: {**one, "pg_config": {}} for rank, one in {**dumps, 0: dump(0), 1: dump(1)}.items()})
     assert found.ranks == ()
+
+
+def test_a_rank_alone_in_a_collective_that_all_others_passed_is_named() -> None:
+    """In a group with sends no counter says that the others left it; but they called what comes after it."""
+    p2p = {"process_group": ("0", "default_pg"), "p2p_seq_id": 5, "profiling_name": "nccl:send 0->1", "is_p2p": True}
+    dumps = {rank: dump(rank, ("1", "all_gather", 4), (tensor(rank), "all_reduce", 2)) for rank in ALL - {2}}
+    dumps[0]["entries"].append({**p2p, "record_id": 1, "collective_seq_id": 0, "state": "completed"})
+    found = told({**dumps, 2: dump(2, ("0", "all_reduce", 1), ("1", "all_gather", 4), ("2", "all_reduce", 2))})
+    assert (found.kind, found.ranks) == ("never_arrived", (2,))
+
+
+def test_each_operation_that_nobody_left_is_said() -> None:
+    """Two groups stand, each in its own operation: one rank of each is the cause, and nobody knows which."""
+    found = told({rank: dump(rank, (tensor(rank), "all_reduce", 5)) for rank in ALL})
+    assert (found.kind, found.ranks) == ("collective_stuck", ())
+    assert "all 4 ranks entered all_reduce, number 5 of TENSOR (ranks 0-3)" in found.text
+    assert found.text.endswith("; the same holds for all_reduce, number 5 of TENSOR (ranks 4-7)")

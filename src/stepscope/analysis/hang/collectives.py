@@ -422,12 +422,19 @@ def _stuck(waits: Waits, causes: tuple[int, ...]) -> Suspicion:
     key = waits.table.key(first, entry)
     sentences = _said(waits)
     everybody = tuple(sorted(waits.blocking))
-    who_in = f"all {len(key.ranks)} ranks"
-    if entry.is_p2p:
-        who_in = who({first, *waits.table.peers(first, entry)})
+    members = _members(waits, first)
+    who_in = who(members) if entry.is_p2p else f"all {len(key.ranks)} ranks"
     text = f"{who_in} entered {_where(waits, first)}, and none has left it: "
     text += "the network or the device of one of them does not work"
+    places = dict.fromkeys(_where(waits, rank) for rank in causes if set(_members(waits, rank)).isdisjoint(members))
+    text += "".join(f"; the same holds for {place}" for place in list(places)[:MOST_SAID])
     return Suspicion(FLIGHT_RECORDER, COLLECTIVE_STUCK, (), everybody, text, sentences, 0.7)
+
+
+def _members(waits: Waits, rank: int) -> tuple[int, ...]:
+    """Return the ranks that take part in the operation in which a rank waits."""
+    entry = waits.blocking[rank]
+    return (rank, *waits.table.peers(rank, entry)) if entry.is_p2p else waits.table.key(rank, entry).ranks
 
 
 def _desynchronised(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, ...]) -> Suspicion:

@@ -156,6 +156,7 @@ class RecordTable:
         if known is None:  # `rank` itself has not left it, so it need not be left out
             known = not entry.is_pairwise or all(self.arrived(other, key, entry.collective) for other in key.ranks)
             known = known and any(self._has_left(other, key, entry.collective, shape) for other in key.ranks)
+            known = known or self._is_left_behind(rank, entry, key)
             self.left[key, entry.collective, shape] = known
         return known
 
@@ -167,6 +168,19 @@ class RecordTable:
     def _has_left(self, rank: int, key: GroupKey, collective: int, shape: tuple[object, ...]) -> bool:
         same = self.entries.get(key, {}).get(rank, {}).get(collective)
         return (same is None or same.shape == shape) and self.is_done(rank, key, collective)
+
+    def _is_left_behind(self, rank: int, entry: RecordedOp, key: GroupKey) -> bool:
+        """Return whether a rank alone is in a collective: all others have called one that it called after that."""
+        if key not in self.has_p2p or any(
+            entry.collective in of for one, of in self.entries[key].items() if one != rank
+        ):
+            return False
+        others = set(key.ranks) - {rank}
+        for later in self.pending(rank):
+            if later.number > entry.number and not later.is_p2p:
+                group = self.key(rank, later)
+                others -= {one for one in group.ranks if self.arrived(one, group, later.collective)}
+        return not others and len(key.ranks) > 1
 
     def peers(self, rank: int, entry: RecordedOp) -> dict[int, set[str]]:
         """Return the ranks at the other ends of the sends and receives of an operation: what it does with each."""
