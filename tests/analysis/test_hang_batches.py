@@ -78,6 +78,19 @@ def test_batches_of_one_are_over_once_their_end_is(is_active: bool) -> None:
 
 
 @pytest.mark.parametrize("is_active", [True, False])
+def test_the_newest_batch_of_one_is_over_once_its_end_is(is_active: bool) -> None:
+    """A rank that batches batches all: its newest send is complete although an active dump does not show its end."""
+    sender, receiver = (Recorder(rank, is_active=is_active, has_status=False) for rank in range(2))
+    sender.batch("send 1", "recv 1")
+    sender.batch("send 1")
+    receiver.batch("recv 0", "send 0")
+    receiver.batch("recv 0")
+    receiver.batch("recv 0", is_done=False)
+    found = judge_records({0: sender.record(), 1: receiver.record()})
+    assert (found.kind, found.ranks) == ("never_arrived", (0,))
+
+
+@pytest.mark.parametrize("is_active", [True, False])
 def test_a_batch_in_which_all_are_present_is_stuck(is_active: bool) -> None:
     """Both ends are there, and neither has left: nobody is accused."""
     ranks = [Recorder(rank, is_active=is_active) for rank in range(2)]

@@ -70,6 +70,15 @@ def test_json_has_every_field(tmp_path, hang):
     assert told["problems"] == []
 
 
+def test_many_problems_are_counted(dumps, hang):
+    """Thousands of files that cannot be used do not hide the verdict; JSON has all."""
+    for number in range(100):
+        (dumps / f"_dump_{number + 10}").write_bytes(b"")
+    err = hang(dumps)[2].splitlines()
+    assert (len(err), err[-1]) == (13, "stepscope: 88 more problems: see --json")
+    assert len(json.loads(hang(dumps, "--json")[1])["problems"]) == 100
+
+
 def test_a_run_that_moves_does_not_hang(tmp_path, hang):
     """It is said in a sentence, and is no error."""
     code, out, _ = hang(fleet(tmp_path).path)

@@ -298,3 +298,26 @@ def test_ras_as_text_names_its_dead_ranks() -> None:
         b"NCCL version 2.24\nCommunicator 0xab\n  Rank 5 -- GPU 1 ... is dead\n  Rank 4 is RUNNING\n"
     )
     assert found["missing_ranks"] == [{"rank": 5, "status": "dead"}]
+
+
+def test_a_dump_with_the_name_of_another_rank_is_known_by_its_groups(tmp_path: Path) -> None:
+    """A rank records only groups that it is in; a file that has the right name goes first."""
+    for name, rank in (("_dump_0", 0), ("_dump_2", 1), ("_dump_3", 0), ("trace_dump", 2)):
+        facts = dump(rank, 3)
+        facts["pg_config"]["5"] = {"name": "5", "desc": "own", "ranks": f"[{rank}]"}
+        write(tmp_path, name, facts)
+    own, other = (tmp_path / name for name in ("_dump_0", "_dump_4"))
+    write(tmp_path, "_dump_4", {**dump(0), "pg_config": {"5": {"ranks": "[0, 1]"}}})
+    found = read_dumps([*sorted(tmp_path.iterdir())])
+    assert sorted(found.records) == [0, 1, 2]
+    assert found.problems == [
+        f"{other}: not used: rank 4 is not in the groups that it names",
+        f"{tmp_path}/_dump_2: used as the dump of rank 1, by its groups",
+        f"{tmp_path}/_dump_3: not used: {own.name} is of rank 0, too",
+    ]
+
+
+def test_a_dump_that_is_nested_too_deep_is_refused_in_plain_words(tmp_path: Path) -> None:
+    """The sentence of Python's decoder says nothing to a user."""
+    (tmp_path / "_dump_0").write_text('{"entries": ' + "[" * 200_000 + "]" * 200_000 + "}")
+    assert read_dumps([tmp_path]).problems == [f"{tmp_path}/_dump_0: not used: its lists are nested too deep"]

@@ -24,6 +24,8 @@ MOST_TOTAL = 2 << 30
 """Bytes that are read of all dumps of one job."""
 MOST_VALUES = 8_000_000
 """Values in a dump as JSON: a list takes 3 bytes in the file and 64 in memory."""
+MOST_GROUPS = 4096
+"""Groups of a dump that tell its rank."""
 HIGHEST_RANK = 2**31 - 1
 FORMATS = ("2",)
 """Major versions that are known."""
@@ -53,27 +55,48 @@ def read_dumps(paths: Sequence[Path]) -> Dumps:
     if len(files) > MOST_FILES:
         found.problems.append(f"{len(files) - MOST_FILES} of {len(files)} files were passed over: too many for one job")
     sources: dict[int, Path] = {}
+    renamed: list[tuple[Path, int, dict[str, Any], bool]] = []
     for path in files[:MOST_FILES]:
+        named = _ENDS.search(path.name)
         try:
             data = _bytes(path, left)
             facts, is_cut = _whole_or_start(data)
             rank = rank_of(path.name, facts)
         except (OSError, ValueError, RecursionError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            found.problems.append(f"{path}: not used: {reason}")
-            if path.is_file() and (named := _ENDS.search(path.name)) is not None:
+            found.problems.append(f"{path}: not used: {_reason(error)}")
+            if path.is_file() and named is not None:
                 found.cut.add(int(named[1]))
             continue
         left -= len(data)
-        if rank in found.records:
-            found.problems.append(f"{path}: not used: {sources[rank].name} is of rank {rank}, too")
-            continue
-        found.records[rank], sources[rank] = facts, path
-        if is_cut:
-            found.cut.add(rank)
-            found.problems.append(f"{path}: its end is missing; only its start is used")
+        if named is not None and int(named[1]) != rank:
+            renamed.append((path, rank, facts, is_cut))
+        else:
+            _keep(found, sources, path, rank, facts, is_cut=is_cut)
+    for path, rank, facts, is_cut in renamed:
+        if rank not in sources:
+            found.problems.append(f"{path}: used as the dump of rank {rank}, by its groups")
+        _keep(found, sources, path, rank, facts, is_cut=is_cut)
     _leave_other_jobs(found, sources)
     return found
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "its lists are nested too deep"
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def _keep(
+    found: Dumps, sources: dict[int, Path], path: Path, rank: int, facts: dict[str, Any], *, is_cut: bool
+) -> None:
+    """Keep the first dump of each rank."""
+    if rank in found.records:
+        found.problems.append(f"{path}: not used: {sources[rank].name} is of rank {rank}, too")
+        return
+    found.records[rank], sources[rank] = facts, path
+    if is_cut:
+        found.cut.add(rank)
+        found.problems.append(f"{path}: its end is missing; only its start is used")
 
 
 def _whole_or_start(data: bytes) -> tuple[dict[str, Any], bool]:
@@ -134,14 +157,24 @@ def _dump(facts: Any) -> dict[str, Any]:
 
 
 def rank_of(name: str, facts: dict[str, Any]) -> int:
-    """Return the rank that wrote a dump: by its own word, otherwise by the name of its file; ValueError if unknown."""
+    """Return the rank that wrote a dump: by its own word, by the name of its file, or by its groups.
+
+    A rank records only groups that it is in, so a file with the name of another rank was renamed.
+
+    Raises:
+        ValueError: its rank is unknown.
+    """
     own = facts.get("rank")
     if isinstance(own, int) and not isinstance(own, bool) and 0 <= own <= HIGHEST_RANK:
         return own
-    match = _ENDS.search(name)
-    if match is None:
-        raise ValueError("its name does not end with a rank, as in _dump_3")
-    return int(match[1])
+    match, common = _ENDS.search(name), _common(facts)
+    if match is not None and (common is None or int(match[1]) in common):
+        return int(match[1])
+    if common is not None and len(common) == 1:
+        return common.pop()
+    if match is not None:
+        raise ValueError(f"rank {int(match[1])} is not in the groups that it names")
+    raise ValueError("its name does not end with a rank, as in _dump_3")
 
 
 def world_of(facts: dict[str, Any]) -> int:
@@ -150,8 +183,24 @@ def world_of(facts: dict[str, Any]) -> int:
     for name, one in config.items() if isinstance(config, dict) else ():
         ranks = one.get("ranks") if isinstance(one, dict) and one.get("desc") == "default_pg" and name == "0" else None
         if isinstance(ranks, str):
-            return len(re.findall(r"\d{1,9}", ranks[: 1 << 20]))
+            return len(_numbers(ranks))
     return 0
+
+
+def _numbers(ranks: str) -> list[str]:
+    return re.findall(r"\d{1,9}", ranks[: 1 << 20])
+
+
+def _common(facts: dict[str, Any]) -> set[int] | None:
+    """Return the ranks that are in all groups of a dump, as its own rank is; None if it names no group."""
+    config = facts.get("pg_config")
+    groups = [one.get("ranks") for one in config.values() if isinstance(one, dict)] if isinstance(config, dict) else []
+    found = None
+    for ranks in groups[:MOST_GROUPS]:
+        members = set(_numbers(ranks)) if isinstance(ranks, str) else set()
+        if members:
+            found = members if found is None else found & members
+    return None if found is None else {int(rank) for rank in found}
 
 
 def newest(facts: dict[str, Any]) -> float | None:

@@ -79,17 +79,21 @@ def _is_stale(group: tuple[list[RecordedOp], GroupStatus | None]) -> bool:
 
 
 def _leaves_gaps(entries: list[RecordedOp]) -> bool:
-    """Return whether a dump of active operations lacks the record after each single send and receive.
+    """Return whether a dump of active operations lacks the record after each send and receive that stands alone.
 
-    Then these were batches of one, and what is missing is their end, which is complete.
+    Then these were batches of one, and what is missing is their end, which is complete. A batch whose end is missing
+    shows it, too: a rank that batches some of its sends and receives batches all of them.
     """
     if any(entry.is_done for entry in entries):
         return False
     numbers = {entry.number for entry in entries}
     ends = {entry.number for entry in entries if entry.name == COALESCED}
-    alone = [entry.number for entry in entries if entry.is_p2p and not {entry.number, entry.number + 1} & ends]
-    newest = max(numbers, default=0)
-    return len(alone) > 1 and all(number + 1 not in numbers and number < newest for number in alone)
+    transfers = [entry for entry in entries if entry.is_p2p and entry.p2p > 0 and entry.name != COALESCED]
+    last = {(entry.group, entry.p2p): entry.number for entry in transfers}
+    followed = {number + 1 for number in last.values()} - ends
+    if len(last) < len(transfers):
+        return not followed & numbers
+    return len(followed) > 1 and not followed & numbers and max(followed) <= max(numbers)
 
 
 def _kinds(entries: list[RecordedOp]) -> Iterator[RecordedOp]:

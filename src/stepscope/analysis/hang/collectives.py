@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stepscope.analysis.hang.record_table import GroupKey, RecordTable
 from stepscope.analysis.hang.spelling import verb, who
 from stepscope.analysis.hang.stacks import place_of
+from stepscope.analysis.hang.stopped import stopped_short
 from stepscope.analysis.hang.suspicion import (
     COLLECTIVE_STUCK,
     DEAD_RANK,
@@ -22,9 +23,10 @@ from stepscope.analysis.hang.suspicion import (
     UNKNOWN,
     Suspicion,
 )
+from stepscope.analysis.hang.transfers import passed_by_another, transferred
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from stepscope.analysis.hang.evidence import HangEvidence
     from stepscope.analysis.hang.operation import RecordedOp
@@ -40,8 +42,12 @@ HISTORY = 3
 """Collectives before a mismatch that are compared with earlier ones."""
 NO_RECORD, HOST, DEVICE, STUCK, MISMATCH, LOOP = "no_record", "host", "device", "stuck", "mismatch", "loop"
 """Why a wait ends at a rank: no record of it; it has not called; its device lags; all are in; they differ; a circle."""
+SHORT = "short"
+"""It waits, too, but its process has stopped: its peers, which wait for the same, have called more."""
 UNCLEAR = "unclear"
 """Its record is cut: it may wait as well."""
+PROVEN = (HOST, SHORT, DEVICE)
+"""What the record of a rank itself proves."""
 SEND, RECEIVE = "send", "recv"
 OPPOSITE = {SEND: RECEIVE, RECEIVE: SEND}
 
@@ -98,6 +104,8 @@ def judge_records(
     waits = follow(table)
     if not waits.blocking and not waits.lagging:
         text = f"{who(records)} completed all collectives that {verb(records, 'it', 'they')} began"
+        lost = table.lost()
+        text += f"; {who(lost)} left no record" if lost else ""
         return Suspicion(FLIGHT_RECORDER, UNKNOWN, (), (), text, [text], 0.2)
     if set(waits.ends.values()) == {LOOP}:  # a rank need not stand in a send: it may only wait to be received
         waits = min((waits, follow(table, sends=False)), key=lambda one: set(one.ends.values()) <= {LOOP})
@@ -117,8 +125,10 @@ def follow(table: RecordTable, *, sends: bool = True) -> Waits:
     waits = Waits(table, sends)
     for rank in table.records:
         pending = [entry for entry in table.pending(rank) if sends or not _only_sends(entry)]
-        if pending and table.done_elsewhere(rank, pending[0]):
-            waits.lagging[rank] = sum(table.done_elsewhere(rank, entry) for entry in pending)
+        late = sum(table.done_elsewhere(rank, entry) for entry in pending)
+        late += bool(pending) and transferred(table, rank, pending[0])
+        if late:
+            waits.lagging[rank] = late
         elif pending:
             waits.blocking[rank] = pending[0]
     _find_ends(waits)
@@ -133,9 +143,9 @@ def _find_ends(waits: Waits) -> None:
             waits.ends[rank] = why
     for rank in {other for found in waits.edges.values() for other in found} - set(waits.blocking):
         waits.ends[rank] = _why_there(waits, rank)
-    if not waits.ends:
-        waits.ends = dict.fromkeys(waits.lagging, DEVICE)
-    if not {MISMATCH, HOST, NO_RECORD, DEVICE} & set(waits.ends.values()):
+    proven = dict.fromkeys(stopped_short(waits.table, waits.lagging), SHORT) | dict.fromkeys(waits.lagging, DEVICE)
+    waits.ends |= {rank: why for rank, why in proven.items() if waits.ends.get(rank, STUCK) == STUCK}
+    if not {MISMATCH, HOST, SHORT, NO_RECORD, DEVICE} & set(waits.ends.values()):
         _find_loops(waits)
 
 
@@ -252,6 +262,11 @@ def _find_loops(waits: Waits) -> None:
     for rank, found in reach.items():
         if rank in found and all(rank in reach.get(other, ()) for other in found):
             waits.ends[rank] = LOOP
+    loop = {rank: waits.blocking[rank] for rank, why in waits.ends.items() if why == LOOP}
+    transfers = all(entry.is_p2p for entry in loop.values())
+    # Others ran the same sends and receives: it is no fault of the program, but of a device that stands.
+    if transfers and any(passed_by_another(waits.table, rank, entry) for rank, entry in loop.items()):
+        waits.ends |= dict.fromkeys(loop, STUCK)
 
 
 def _reached(waits: Waits, rank: int) -> set[int]:
@@ -270,14 +285,40 @@ def _chosen(waits: Waits) -> tuple[int, ...]:
     by_kind: dict[str, list[int]] = {}
     for rank, why in waits.ends.items():
         by_kind.setdefault(why, []).append(rank)
-    lost, known = by_kind.get(NO_RECORD, []), len(waits.table.records)
-    gone = lost if len(lost) <= max(1, MANY_LOST * (known + len(lost))) else []
-    proven = by_kind.get(HOST, []) + by_kind.get(DEVICE, [])
-    rest = by_kind.get(LOOP, []), lost, by_kind.get(UNCLEAR, []), by_kind.get(STUCK, [])
-    for found in (by_kind.get(MISMATCH, []), proven + gone, *rest):
+    proven = [rank for why in PROVEN for rank in by_kind.get(why, [])]
+    if len(proven) > 1 and waits.ends.get(0) == SHORT:  # only the first rank logs: it waits for what it prints
+        proven.remove(0)
+    rest = (by_kind.get(why, []) for why in (LOOP, NO_RECORD, UNCLEAR, STUCK))
+    for found in (by_kind.get(MISMATCH, []), [*proven, *_gone(waits, by_kind.get(NO_RECORD, []))], *rest):
         if found:
             return tuple(sorted(found))
     return ()
+
+
+def _gone(waits: Waits, lost: list[int]) -> list[int]:
+    """Return the ranks that have probably ended, as they left no record.
+
+    A record may just be lost. So others must wait for one of them, which nothing else explains; then the other ranks
+    without a record have ended, too.
+    """
+    everybody = waits.table.lost() or lost
+    if len(everybody) > max(1, MANY_LOST * (len(waits.table.records) + len(everybody))):
+        return []
+    gone = set(everybody) - _excused(waits, everybody)
+    for rank in waits.edges:
+        ends = {other: waits.ends[other] for other in _reached(waits, rank) if other in waits.ends}
+        if set(ends.values()) == {NO_RECORD} and gone & ends.keys():
+            waits.ends |= dict.fromkeys(gone, NO_RECORD)
+            return sorted(gone)
+    return []
+
+
+def _excused(waits: Waits, lost: Collection[int]) -> set[int]:
+    """Return the ranks without a record that may wait themselves, in a collective that a proven cause holds up."""
+    proven = {rank for rank, why in waits.ends.items() if why in PROVEN}
+    held = proven | {rank for rank in waits.edges if proven & _reached(waits, rank)}
+    groups = [set(key.ranks) for key in {key for key, _ in waits.gatherings} if held & set(key.ranks)]
+    return {rank for rank in lost if any(rank in members for members in groups)}
 
 
 def _where(waits: Waits, rank: int) -> str:
@@ -307,10 +348,9 @@ def _said(waits: Waits) -> list[str]:
         grouped.setdefault(_where(waits, rank), []).append(rank)
     ordered = sorted(grouped.items(), key=lambda one: -len(one[1]))
     said = [f"{who(ranks)} {verb(ranks, 'waits', 'wait')} in {where}" for where, ranks in ordered[:MOST_SAID]]
-    if len(ordered) > MOST_SAID:
-        said.append(
-            f"{sum(len(ranks) for _, ranks in ordered[MOST_SAID:])} ranks wait in {len(ordered) - MOST_SAID} others"
-        )
+    rest = [rank for _, ranks in ordered[MOST_SAID:] for rank in ranks]
+    if rest:
+        said.append(f"{who(rest)} {verb(rest, 'waits', 'wait')} in {len(ordered) - MOST_SAID} other places")
     for rank, count in sorted(waits.lagging.items())[:MOST_SAID]:
         said.append(f"rank {rank} has not completed {count} operations that other ranks have completed")
     lost = sorted(rank for rank, why in waits.ends.items() if why == NO_RECORD)
@@ -326,34 +366,53 @@ def _missing(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, ...]) ->
     direct = [rank for rank, found in waits.edges.items() if found & set(causes)]
     sentences = _said(waits)
     lost = [rank for rank in causes if waits.ends[rank] == NO_RECORD]
-    device = [rank for rank in causes if waits.ends[rank] == DEVICE]
     kind = DEAD_RANK if len(lost) == len(causes) else NEVER_ARRIVED
-    text = _never_came(waits, causes, direct) if direct else ""
-    if not text:
-        text = f"{who(causes)} {verb(causes, 'has', 'have')} not completed what all others have"
-    if device and len(device) == len(causes) and not set(device) & set(waits.blocking):
-        text += f"; {verb(causes, 'its device', 'their devices')} did not even complete what the others have completed"
-    if lost and len(lost) == len(causes):
-        text += f", and left no record: {verb(causes, 'it has', 'they have')} probably ended"
+    text = "; ".join([*_never_came(waits, causes, direct), *_besides(waits, causes)])
     if {waits.ends[rank] for rank in causes} == {UNCLEAR}:
         text += ", as far as a record shows that is not whole"
         return Suspicion(FLIGHT_RECORDER, kind, causes, waiting, text, sentences, 0.4)
-    return Suspicion(FLIGHT_RECORDER, kind, causes, waiting, text, sentences, 0.85 if not lost else 0.75)
+    sure = 0.75 if lost else 0.8 if any(waits.ends[rank] == SHORT for rank in causes) else 0.85
+    return Suspicion(FLIGHT_RECORDER, kind, causes, waiting, text, sentences, sure)
 
 
-def _never_came(waits: Waits, causes: tuple[int, ...], direct: list[int]) -> str:
+def _never_came(waits: Waits, causes: tuple[int, ...], direct: list[int]) -> list[str]:
     """Return where ranks are missing, or their devices; `direct` are the ranks that wait for them."""
+    if not direct:
+        return []
     first = min(direct, key=lambda rank: (-len(waits.edges[rank] & set(causes)), waits.blocking[rank].created, rank))
     inside = [rank for rank in direct if _where(waits, rank) == _where(waits, first)]
-    where, place = _where(waits, first), place_of(waits.blocking[first].frames)
+    entry, where = waits.blocking[first], _where(waits, first)
+    place = place_of(entry.frames)
     wait = f"{who(inside)} {verb(inside, 'waits', 'wait')}"
-    text = f"{who(causes)} never entered {where}, in which {wait}"
-    if waits.blocking[first].is_p2p:  # it has another name at the other end
-        text = f"{who(causes)} never came to the other end: {wait} in {where}"
-    if set(causes) <= set(waits.blocking):
-        begun = verb(causes, "its device has", "their devices have")
-        text = f"{who(causes)} called {where}, but {begun} not begun it: {wait}"
-    return f"{text} at {place}" if place else text
+    at, here = f" at {place}" if place else "", waits.edges[first] & set(causes)
+    if entry.is_p2p:  # it has another name at the other end
+        return [f"{who(here)} never came to the other end: {wait} in {where}{at}"]
+    key = waits.table.key(first, entry)
+    called = {rank for rank in here if waits.table.arrived(rank, key, entry.collective)}
+    begun = verb(called, "its device has", "their devices have")
+    if called == here:
+        return [f"{who(called)} called {where}, but {begun} not begun it: {wait}{at}"]
+    said = [f"{who(here - called)} never entered {where}, in which {wait}{at}"]
+    return [*said, f"{who(called)} called it, but {begun} not begun it"] if called else said
+
+
+def _besides(waits: Waits, causes: tuple[int, ...]) -> list[str]:
+    """Return what else the records show of the ranks that are the cause, and who else may be it."""
+    found: dict[str, list[int]] = {}
+    for rank in causes:
+        found.setdefault(waits.ends[rank], []).append(rank)
+    late = [rank for rank in found.get(DEVICE, ()) if rank in waits.lagging]
+    short, lost = found.get(SHORT, []), found.get(NO_RECORD, [])
+    maybe = [rank for rank, why in waits.ends.items() if why == NO_RECORD and rank not in causes]
+    logs = [0] if waits.ends.get(0) == SHORT and 0 not in causes else []
+    parts = (
+        (late, f"the {verb(late, 'device', 'devices')} of {{}} did not even complete what others have completed"),
+        (short, f"{{}} {verb(short, 'has', 'have')} not called what {verb(short, 'its', 'their')} peers called since"),
+        (lost, f"{{}} left no record: {verb(lost, 'it has', 'they have')} probably ended"),
+        (maybe, "{} left no record, and may be a cause, too"),
+        (logs, "{} has called less than its peers: it waits for what it logs, or is a cause, too"),
+    )
+    return [text.format(who(ranks)) for ranks, text in parts if ranks]
 
 
 def _stuck(waits: Waits, causes: tuple[int, ...]) -> Suspicion:
@@ -361,31 +420,21 @@ def _stuck(waits: Waits, causes: tuple[int, ...]) -> Suspicion:
     first = min(causes, key=lambda rank: (waits.blocking[rank].created, rank)) if causes else min(waits.blocking)
     entry = waits.blocking[first]
     key = waits.table.key(first, entry)
-    inside = tuple(rank for rank in causes if _where(waits, rank) == _where(waits, first)) or causes
     sentences = _said(waits)
     everybody = tuple(sorted(waits.blocking))
-    slow = _slow(waits.table, causes)
-    if slow:
-        rest = tuple(rank for rank in everybody if rank not in slow)
-        text = (
-            f"all ranks entered {_where(waits, first)}, but {who(slow)} {verb(slow, 'has', 'have')} not called the next"
-        )
-        return Suspicion(FLIGHT_RECORDER, NEVER_ARRIVED, slow, rest, text, sentences, 0.6)
-    who_in = f"all {len(key.ranks)} ranks" if not entry.is_p2p else who(inside)
-    text = f"{who_in} entered {_where(waits, first)}, and none has left it: the network or a device does not work"
+    members = _members(waits, first)
+    who_in = who(members) if entry.is_p2p else f"all {len(key.ranks)} ranks"
+    text = f"{who_in} entered {_where(waits, first)}, and none has left it: "
+    text += "the network or the device of one of them does not work"
+    places = dict.fromkeys(_where(waits, rank) for rank in causes if set(_members(waits, rank)).isdisjoint(members))
+    text += "".join(f"; the same holds for {place}" for place in list(places)[:MOST_SAID])
     return Suspicion(FLIGHT_RECORDER, COLLECTIVE_STUCK, (), everybody, text, sentences, 0.7)
 
 
-def _slow(table: RecordTable, inside: Iterable[int]) -> tuple[int, ...]:
-    """Return the few ranks that have enqueued less than the others which wait with them, and nowhere more."""
-    members = set(inside)
-    behind, ahead = set(), set()
-    for key in {key for key in table.entries if len(members & set(key.ranks)) > 1}:
-        counts = {rank: table.enqueued(rank, key) for rank in key.ranks if rank in members}
-        behind |= {rank for rank, count in counts.items() if count < max(counts.values())}
-        ahead |= {rank for rank, count in counts.items() if count > min(counts.values())}
-    found = behind - ahead
-    return tuple(sorted(found)) if len(found) < len(members) / 2 and len(members) > 2 else ()
+def _members(waits: Waits, rank: int) -> tuple[int, ...]:
+    """Return the ranks that take part in the operation in which a rank waits."""
+    entry = waits.blocking[rank]
+    return (rank, *waits.table.peers(rank, entry)) if entry.is_p2p else waits.table.key(rank, entry).ranks
 
 
 def _desynchronised(waits: Waits, causes: tuple[int, ...], waiting: tuple[int, ...]) -> Suspicion:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ SYMMETRIC = (
     "barrier",
 )
 """Collectives that no rank can leave before all have entered; a broadcast lets its root go at once."""
+PAIRWISE = ("all_to_all", "alltoall")
 UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "_v", "coalesced", "send", "recv", "barrier")
 """Operations whose sizes may differ between ranks, unless `EVEN` names them."""
 EVEN = ("all_gather", "reduce_scatter", "allgather")
@@ -68,6 +70,11 @@ class RecordedOp:
         return not self.is_p2p and any(word in self.name for word in SYMMETRIC)
 
     @property
+    def is_pairwise(self) -> bool:
+        """Whether a rank may complete it before all have entered: it need not exchange anything with each of them."""
+        return any(word in self.name for word in PAIRWISE)
+
+    @cached_property
     def shape(self) -> tuple[object, ...]:
         """What all ranks must agree on: the operation, its types, and the number of its elements if it is fixed."""
         plain = self.name.lower()

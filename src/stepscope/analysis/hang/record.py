@@ -53,7 +53,7 @@ class FlightRecord:
             if _is_number(number) and isinstance(one, Mapping)
         }
         kept = rows[-MOST_ENTRIES:] if isinstance(rows, (list, tuple)) else ()
-        entries = [_op(row, status) for row in kept if isinstance(row, Mapping)]
+        entries = [_op(row, status) for row in kept if isinstance(row, Mapping) and _text(row.get("profiling_name"))]
         return cls(
             version if isinstance(version, str) else "",
             groups,

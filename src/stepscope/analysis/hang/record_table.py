@@ -27,12 +27,16 @@ class GroupKey(NamedTuple):
     ranks: tuple[int, ...]
     description: str = ""
 
+    @property
+    def kind(self) -> str:
+        """What the groups at the same place of other ranks have in common, as far as it is described."""
+        return self.name if self.description in UNDESCRIBED else self.description
+
     def said(self) -> str:
         """Return the group as text."""
         if self.description == DEFAULT:
             return "the default group"
-        name = self.name if self.description in UNDESCRIBED else self.description
-        return f"{name} ({who(self.ranks)})"
+        return f"{self.kind} ({who(self.ranks)})"
 
 
 @dataclass
@@ -45,9 +49,11 @@ class RecordTable:
     keys: dict[tuple[int, str, str], GroupKey] = field(default_factory=dict)
     """By rank, and name and description of the group there."""
     has_p2p: set[GroupKey] = field(default_factory=set)
-    """Groups with sends and receives, whose status counts both kinds."""
+    """Groups in which any rank has sent or received, ever: their status counts both kinds."""
     furthest: dict[tuple[int, GroupKey], int] = field(default_factory=dict)
     """The last collective of a group that each rank has enqueued, once that was asked."""
+    passed: dict[tuple[int, GroupKey], int] = field(default_factory=dict)
+    """The last collective of a group that each rank had enqueued before a send or receive."""
     left: dict[tuple[GroupKey, int, tuple[object, ...]], bool] = field(default_factory=dict)
     """Whether any rank has left a collective of this shape, once that was asked."""
     numbers: dict[tuple[int, GroupKey], int] = field(default_factory=dict)
@@ -86,8 +92,10 @@ class RecordTable:
         for entry in record.entries:
             key = self.key(rank, entry)
             self.numbers[rank, key] = entry.group_number
-            if entry.is_p2p:
+            if entry.is_p2p or entry.p2p > 0:
                 self.has_p2p.add(key)
+            if entry.is_p2p:
+                self.passed[rank, key] = max(entry.collective, self.passed.get((rank, key), 0))
             else:
                 self.entries.setdefault(key, {}).setdefault(rank, {})[entry.collective] = entry
         # A group without entries: torch numbers the groups of a process in the order of their names.
@@ -124,7 +132,7 @@ class RecordTable:
         if known is None:
             status = self.status(rank, key)
             rows = self.entries.get(key, {}).get(rank, {})
-            known = max((*rows, status.enqueued if status else 0), default=0)
+            known = max(*rows, status.enqueued if status else 0, self.passed.get((rank, key), 0))
             self.furthest[rank, key] = known
         return known
 
@@ -141,18 +149,38 @@ class RecordTable:
 
     def done_elsewhere(self, rank: int, entry: RecordedOp) -> bool:
         """Return whether another rank has left a collective that nobody leaves before all have entered."""
+        key, shape = self.key(rank, entry), entry.shape
         if not entry.is_symmetric:
             return False
-        key, shape = self.key(rank, entry), entry.shape
         known = self.left.get((key, entry.collective, shape))
         if known is None:  # `rank` itself has not left it, so it need not be left out
-            known = any(self._has_left(other, key, entry.collective, shape) for other in key.ranks)
+            known = not entry.is_pairwise or all(self.arrived(other, key, entry.collective) for other in key.ranks)
+            known = known and any(self._has_left(other, key, entry.collective, shape) for other in key.ranks)
+            known = known or self._is_left_behind(rank, entry, key)
             self.left[key, entry.collective, shape] = known
         return known
+
+    def lost(self) -> tuple[int, ...]:
+        """Return the ranks that are in a group, and left no record."""
+        everybody = {rank for key in set(self.keys.values()) for rank in key.ranks}
+        return tuple(sorted(everybody - {*self.records, *self.cut}))
 
     def _has_left(self, rank: int, key: GroupKey, collective: int, shape: tuple[object, ...]) -> bool:
         same = self.entries.get(key, {}).get(rank, {}).get(collective)
         return (same is None or same.shape == shape) and self.is_done(rank, key, collective)
+
+    def _is_left_behind(self, rank: int, entry: RecordedOp, key: GroupKey) -> bool:
+        """Return whether a rank alone is in a collective: all others have called one that it called after that."""
+        if key not in self.has_p2p or any(
+            entry.collective in of for one, of in self.entries[key].items() if one != rank
+        ):
+            return False
+        others = set(key.ranks) - {rank}
+        for later in self.pending(rank):
+            if later.number > entry.number and not later.is_p2p:
+                group = self.key(rank, later)
+                others -= {one for one in group.ranks if self.arrived(one, group, later.collective)}
+        return not others and len(key.ranks) > 1
 
     def peers(self, rank: int, entry: RecordedOp) -> dict[int, set[str]]:
         """Return the ranks at the other ends of the sends and receives of an operation: what it does with each."""
@@ -160,6 +188,8 @@ class RecordTable:
         record = self.records[rank]
         ordered = next((one.ranks for one in record.groups if one.name == entry.group and one.ranks), None)
         found: dict[int, set[str]] = {}
+        if ordered is None and entry.description not in (DEFAULT, *UNDESCRIBED):
+            return found  # which numbers its ranks have is unknown
         for name in entry.transfers:
             match = _PEER.match(name)
             number = int(match[2]) if match is not None else -1
@@ -171,3 +201,7 @@ class RecordTable:
         """Return the operations of a rank that are not complete, oldest first."""
         record = self.records.get(rank)
         return [entry for entry in record.entries if not entry.is_done] if record else []
+
+    def done(self, rank: int) -> list[RecordedOp]:
+        """Return the operations of a rank that are complete, as far as its record still holds them."""
+        return [entry for entry in self.records[rank].entries if entry.is_done]

@@ -129,7 +129,7 @@ def _explained(first: Suspicion, evidence: HangEvidence) -> Suspicion:
     kind, text = first.kind, first.text
     lives = named is not None and named.state == "running"
     if kind == DEAD_RANK and lives and first.source == FLIGHT_RECORDER:  # it left no record, but it lives
-        kind, text = NEVER_ARRIVED, text.partition(", and left no record")[0]
+        kind, text = NEVER_ARRIVED, "; ".join(part for part in text.split("; ") if "left no record" not in part)
     if kind == NEVER_ARRIVED and activity is not None:
         kind = OUTSIDE_TORCH if activity.kind in OUTSIDE else kind
         does = activity.said()

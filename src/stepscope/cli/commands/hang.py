@@ -35,7 +35,7 @@ TITLES = {
 }
 SOURCES = {"steps": "steps", "stacks": "stacks", "flight_recorder": "recorder", "ras": "NCCL RAS"}
 MOST_LINES = 12
-"""Sentences of one source that are printed; JSON has all."""
+"""Sentences of one source, and problems, that are printed; JSON has all."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -63,9 +63,15 @@ def run(options: argparse.Namespace) -> int:
         else:
             evidence = hang_evidence(open_run(options.what[0], options.dir))
     facts = {**judge(evidence).as_dict(), "problems": [*problems, *evidence.problems]}
-    for problem in facts["problems"] if not options.json else ():
+    for problem in _shown(facts["problems"]) if not options.json else ():
         print(f"stepscope: {plain(problem)}", file=sys.stderr)
     return show(options, facts, lambda width, paint: HangSheet(facts, width, paint).lines())
+
+
+def _shown(problems: list[str]) -> list[str]:
+    """Return the problems that are printed."""
+    rest = len(problems) - MOST_LINES
+    return [*problems[:MOST_LINES], f"{rest} more problems: see --json"] if rest > 1 else problems
 
 
 def dumps_in(given: list[str]) -> list[Path]:
