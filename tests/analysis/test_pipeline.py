@@ -21,6 +21,14 @@ from tests.analysis.pipeline_rig import Pipeline
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "bytedance-straggler-ST" / "trace-ST.parquet"
 STAGES, BATCHES, STEPS = 3, 4, 5
+PASSES_AND_REDUCTIONS = [
+    ("forward-compute", 0, 0.0, 1.0),
+    ("backward-compute", 0, 1.0, 1.0),
+    ("grads-reduce-scatter", 0, 1.2, 0.5),
+    ("grads-reduce-scatter", 1, 2.0, 0.5),
+    ("separate-grads-all-reduce", 0, 2.5, 0.25),
+]
+"""Kind, number, start and seconds of a step whose gradients are reduced while its passes go on."""
 
 
 def pipeline(slow: int | None, factor: float = 2.0) -> Operations:
@@ -198,6 +206,15 @@ def test_virtual_stages_pass_on_from_the_last_stage_to_the_first() -> None:
     found = what_if(Operations(*columns))
     assert found.seconds == pytest.approx(8.0)
     assert what_if(Operations(*columns[:7])).seconds < 8.0
+
+
+def test_gradients_are_reduced_after_the_last_backward_pass_of_their_part() -> None:
+    """All buckets, as the first one waits for the pass: 1 + 1 + 2 x 0.5 + 0.25 seconds."""
+    rows = [(*PASSES_AND_REDUCTIONS[at], step) for step in range(3) for at in range(len(PASSES_AND_REDUCTIONS))]
+    kinds, sequence, start, seconds, steps = (np.array(column) for column in zip(*rows, strict=True))
+    nothing = np.zeros(len(rows), np.int64)
+    found = what_if(Operations(steps, nothing, nothing, kinds.astype(object), sequence, start, seconds))
+    assert found.seconds == pytest.approx(3.25)
 
 
 def test_a_collection_that_is_timed_by_itself_is_the_cause() -> None:

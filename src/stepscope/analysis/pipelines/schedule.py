@@ -200,7 +200,7 @@ class _Links:
             for at in begun:
                 self.needs[at].update(scatters[-1:])
             lasts = {self._part(at): at for at in self.of(stage, BACKWARD)}
-            for part, at in reversed([(max(0, self.grid.part[at]), at) for at in scatters]):
+            for part, at in [(max(0, self.grid.part[at]), at) for at in scatters]:  # the others follow the first one
                 if part in lasts:
                     self.needs[at].add(lasts.pop(part))
         else:
