@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.core.errors import StepscopeError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from stepscope.core.arrays import Floats, Integers
+    from stepscope.core.arrays import Floats, Integers, Mask
 
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
@@ -26,6 +28,11 @@ GC, LAYERNORM, SHARED = "gc", "layernorm-grads-all-reduce", "embedding-grads-all
 CLIP, OPTIMIZER = "optimizer-clip-main-grad", "optimizer"
 TALKS = frozenset((*TRANSFERS, GATHER, SCATTER, SEPARATE, LAYERNORM, SHARED, CLIP))
 """Kinds in which workers talk: ideally they take their median, as a disturbed network makes some very long."""
+MOST_CELLS, MOST_KEYS, MOST_STAGES = 16_000_000, 300_000, 1024
+"""Maximum size of a grid, as one that is mostly empty could need any memory; a real one has a cell per row."""
+MOST_NUMBER = 1 << 20
+"""Maximum number of a stage or operation."""
+WHAT = "replay the training"
 KINDS = (*PASSES, *TRANSFERS, GATHER, SCATTER, SEPARATE, GC, LAYERNORM, SHARED, CLIP, OPTIMIZER)
 
 
@@ -94,24 +101,30 @@ class Grid:
 
     @classmethod
     def of(cls, operations: Operations) -> Grid:
-        """Arrange operations; of one that is recorded twice, the later row counts."""
+        """Arrange operations; of one that is recorded twice, the later row counts.
+
+        Raises:
+            StepscopeError: there are none that can be arranged, or they are of too many steps, replicas or stages.
+        """
         number = {kind: at for at, kind in enumerate(KINDS)}
         codes = np.array([number.get(kind, -1) for kind in operations.kind.tolist()], np.int64)
-        timed = np.isfinite(operations.start) & np.isfinite(operations.seconds)
-        rows = np.flatnonzero(timed & (codes >= 0) & (operations.sequence >= 0) & (operations.stage >= 0))
+        rows = np.flatnonzero(_is_usable(operations) & (codes >= 0))
         steps, step = np.unique(operations.step[rows], return_inverse=True)
         replicas, replica = np.unique(operations.replica[rows], return_inverse=True)
         stage, sequence = operations.stage[rows], operations.sequence[rows]
         many = int(sequence.max(initial=0)) + 1
+        if max(many, stage.max(initial=0)) > MOST_NUMBER:
+            raise StepscopeError(WHAT, f"stage or seq_id is beyond {MOST_NUMBER}", "check these columns")
         found, first, at = np.unique(
             (stage * len(KINDS) + codes[rows]) * many + sequence, return_index=True, return_inverse=True
         )
         shape = len(found), len(steps), len(replicas)
+        _check_size(shape, len(np.unique(stage)))
         start, end = np.full(shape, np.nan), np.full(shape, np.nan)
         start[at, step, replica] = operations.start[rows]
         end[at, step, replica] = operations.start[rows] + operations.seconds[rows]
         # Seconds since 1970 would lose the digits that count.
-        begin = np.fmin.reduce(start, axis=0) if len(found) else np.zeros(shape[1:])
+        begin = np.fmin.reduce(start, axis=0)
         keys = [OperationKey(int(stage[row]), KINDS[int(codes[rows[row]])], int(sequence[row])) for row in first]
         chunk, batch, part = (
             _marks(each, rows[first]) for each in (operations.chunk, operations.batch, operations.part)
@@ -123,6 +136,22 @@ class Grid:
                 (int(stage[row]), int(replicas[replica[row]])): int(operations.rank[rows[row]]) for row in seen.tolist()
             }
         return cls(keys, start - begin, end - begin, chunk, batch, part, steps.tolist(), replicas.tolist(), ranks)
+
+
+def _is_usable(operations: Operations) -> Mask:
+    """Return which operations have a time and numbers."""
+    timed = np.isfinite(operations.start) & np.isfinite(operations.seconds) & (operations.seconds >= 0)
+    return np.asarray(timed & (operations.stage >= 0) & (operations.sequence >= 0))
+
+
+def _check_size(shape: tuple[int, int, int], stages: int) -> None:
+    """Refuse a grid that is empty or too large."""
+    keys, steps, replicas = shape
+    if not keys:
+        raise StepscopeError(WHAT, "no operation is of a known kind and has a duration", "check optype and duration")
+    if keys * steps * replicas > MOST_CELLS or keys > MOST_KEYS or stages > MOST_STAGES:
+        text = f"it has {keys} operations in each of {steps} steps and {replicas} replicas of {stages} stages"
+        raise StepscopeError(WHAT, text, "check step, dp_rank, stage and seq_id, or cut it to some steps")
 
 
 def _marks(given: Integers | None, rows: Integers) -> list[int]:
