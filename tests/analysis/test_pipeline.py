@@ -168,6 +168,14 @@ def test_the_ends_of_a_slow_link_are_named() -> None:
     assert "communication, most between stages 1 and 2 of replica 1, explains" in finding.text
 
 
+def test_pauses_do_not_hide_that_micro_batches_are_uneven() -> None:
+    """A tenth of the forward passes is much longer, and yet long ones have long backward passes."""
+    operations, _ = Pipeline(2, 2, 4, lengths=0.3, pauses=0.5).operations()
+    assert what_if(operations).pass_correlation > 0.8
+    operations, _ = Pipeline(2, 2, 4, pauses=0.5).operations()
+    assert what_if(operations).pass_correlation < 0.2
+
+
 def test_several_small_causes_are_no_cause() -> None:
     """What nothing explains is a finding only if it costs more than noise does."""
     small = {(0, 1): 1.15, (2, 5): 1.15, (3, 9): 1.15, (1, 12): 1.15}

@@ -131,8 +131,12 @@ class PassTimes:
         return sorted((one for one in beyond if beyond[one] >= AS_LATE * most), key=lambda one: -beyond[one])
 
     def correlation(self) -> float:
-        """Return the correlation of forward and backward passes of the same part, micro-batch, step and replica."""
+        """Return the correlation of forward and backward passes of the same part, micro-batch, step and replica.
+
+        It is that of their times or of their ranks, whichever is larger: pauses lengthen few forward passes, by much.
+        """
         away = self.rest + np.log(self.work)
+        away = away - _middle(away)
         rows = {(kind, chunk): at for at, (kind, chunk) in enumerate(zip(self.kinds, self.chunks, strict=True))}
         pairs = [
             np.stack([away[at].ravel(), away[rows[BACKWARD, chunk]].ravel()])
@@ -143,7 +147,8 @@ class PassTimes:
         table = table[:, np.isfinite(table).all(axis=0)]
         if table.shape[1] < 3 or not table.std(axis=1).all():
             return 0.0
-        return float(np.asarray(np.corrcoef(table))[0, 1])
+        ranks = table.argsort(axis=1).argsort(axis=1)
+        return max(float(np.asarray(np.corrcoef(each))[0, 1]) for each in (table, ranks))
 
 
 def _mean(values: Floats, axis: tuple[int, ...]) -> Floats:
