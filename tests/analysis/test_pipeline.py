@@ -30,6 +30,20 @@ PASSES_AND_REDUCTIONS = [
 ]
 """Kind, number, start and seconds of a step whose gradients are reduced while its passes go on."""
 
+BATCHED = [
+    ("forward-compute", 0, 0, 0.0, 1.0, 0),
+    ("forward-send", 0, 0, 1.0, 0.1, -1),
+    ("forward-recv", 1, 0, 0.0, 1.1, -1),
+    ("forward-compute", 1, 0, 1.1, 1.0, 1),
+    ("forward-send", 1, 0, 2.1, 1.2, -1),
+    ("forward-recv", 0, 0, 1.0, 1.2, -1),
+    ("forward-compute", 0, 1, 2.2, 1.0, 2),
+    ("forward-send", 0, 1, 3.2, 0.1, -1),
+    ("forward-recv", 1, 1, 2.1, 1.2, -1),
+    ("forward-compute", 1, 1, 3.3, 1.0, 3),
+]
+"""Kind, stage, number, start, seconds, part of the model: one micro-batch forward through two virtual stages each."""
+
 
 def pipeline(slow: int | None, factor: float = 2.0) -> Operations:
     """Return a training of three stages in which all forward passes come before all backward ones."""
@@ -168,6 +182,14 @@ def test_the_ends_of_a_slow_link_are_named() -> None:
     assert "communication, most between stages 1 and 2 of replica 1, explains" in finding.text
 
 
+def test_a_link_from_the_last_stage_to_the_first_has_two_ends() -> None:
+    """With virtual stages, the first one receives from the last one."""
+    operations, _ = Pipeline(4, 4, 8, chunks=2, link=(0, 1, 0.1)).operations()
+    finding = finding_of(what_if(operations))
+    assert finding is not None
+    assert finding.evidence["late_link"] == [[0, 1], [3, 1]]
+
+
 def test_pauses_do_not_hide_that_micro_batches_are_uneven() -> None:
     """A tenth of the forward passes is much longer, and yet long ones have long backward passes."""
     operations, _ = Pipeline(2, 2, 4, lengths=0.3, pauses=0.5).operations()
@@ -223,6 +245,19 @@ def test_gradients_are_reduced_after_the_last_backward_pass_of_their_part() -> N
     nothing = np.zeros(len(rows), np.int64)
     found = what_if(Operations(steps, nothing, nothing, kinds.astype(object), sequence, start, seconds))
     assert found.seconds == pytest.approx(3.25)
+
+
+def test_a_transfer_does_not_take_the_time_that_another_of_its_batch_waits() -> None:
+    """Stage 1 sends and receives in one batch of 1.2 seconds, as what it receives is only sent after 1.1."""
+    rows = [(*BATCHED[at], step) for step in range(3) for at in range(len(BATCHED))]
+    kinds, stages, sequence, start, seconds, chunks, steps = (np.array(each) for each in zip(*rows, strict=True))
+    nothing = np.zeros(len(rows), np.int64)
+    grid = Grid.of(Operations(steps, nothing, stages, kinds.astype(object), sequence, start, seconds, chunks, nothing))
+    transfers = [at for at, key in enumerate(grid.keys) if key.kind in TRANSFERS]
+    for batched, most in ((False, 1.2), (True, 0.1)):
+        replay = Replay.of(grid, batched=batched)
+        assert replay.seconds[transfers].max() == pytest.approx(most)
+        assert replay.given(replay.seconds) == pytest.approx(4.3)
 
 
 def test_a_collection_that_is_timed_by_itself_is_the_cause() -> None:

@@ -99,6 +99,11 @@ class Grid:
         """Return the stages along the pipeline."""
         return sorted({key.stage for key in self.keys})
 
+    @property
+    def is_virtual(self) -> bool:
+        """Return whether a stage has several parts of the model."""
+        return max(self.chunk, default=-1) >= len(self.stages)
+
     @classmethod
     def of(cls, operations: Operations) -> Grid:
         """Arrange operations; of one that is recorded twice, the later row counts.
