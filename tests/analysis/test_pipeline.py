@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,34 @@ def test_the_ends_of_a_slow_link_are_named() -> None:
     assert finding is not None
     assert finding.evidence["late_link"] == [[1, 1], [2, 1]]
     assert "communication, most between stages 1 and 2 of replica 1, explains" in finding.text
+
+
+@pytest.mark.parametrize("apart", [0.004, 0.5, 3600.0])
+def test_clocks_of_workers_may_differ(apart: float) -> None:
+    """Each worker's is as much ahead of the one before; all end the clipping of gradients at once."""
+    whole, slowdown = Pipeline(4, 4, 8, slow={(1, 2): 1.6}).operations()
+    assert whole.rank is not None
+    found = what_if(replace(whole, start=whole.start + apart * whole.rank))
+    assert found.slowdown == pytest.approx(slowdown, rel=0.02)
+    assert found.late == ((1, 2),)
+
+
+def test_small_errors_of_clocks_cancel_out() -> None:
+    """A transfer that seems to end before its begin comes with a longer one back."""
+    whole, _ = Pipeline(1, 2, 8).operations()
+    behind = replace(whole, start=whole.start - 0.004 * (whole.stage == 1))
+    assert what_if(behind).seconds == pytest.approx(what_if(whole).seconds, rel=0.001)
+
+
+def test_a_replica_may_begin_late() -> None:
+    """The others wait for it in the collective, which takes no longer."""
+    whole, slowdown = Pipeline(4, 4, 8, slow={(3, -1): 1.4}).operations()
+    ends = np.isin(whole.kind, ["optimizer-clip-main-grad", "optimizer"])
+    waits = (whole.kind == "grads-reduce-scatter") & (whole.replica != 1)
+    found = what_if(
+        replace(whole, start=whole.start + 0.5 * (ends | (whole.replica == 1)), seconds=whole.seconds + 0.5 * waits)
+    )
+    assert found.slowdown == pytest.approx(slowdown, rel=0.001)
 
 
 def test_a_link_from_the_last_stage_to_the_first_has_two_ends() -> None:

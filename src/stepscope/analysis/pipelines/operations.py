@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -32,6 +32,8 @@ MOST_CELLS, MOST_KEYS, MOST_STAGES = 16_000_000, 300_000, 1024
 """Maximum size of a grid, as one that is mostly empty could need any memory; a real one has a cell per row."""
 MOST_NUMBER = 1 << 20
 """Maximum number of a stage or operation."""
+APART = 0.01
+"""Seconds by which the clocks of two workers may differ without a correction."""
 WHAT = "replay the training"
 KINDS = (*PASSES, *TRANSFERS, GATHER, SCATTER, SEPARATE, GC, LAYERNORM, SHARED, CLIP, OPTIMIZER)
 
@@ -83,7 +85,7 @@ class Grid:
 
     keys: list[OperationKey]
     start: Floats
-    """Seconds since the first start of the step in this replica; NaN where the operation is not recorded."""
+    """Seconds since the first start of the step; NaN where the operation is not recorded."""
     end: Floats
     chunk: list[int]
     """Part of the model along the pipeline of each operation; -1 if it has none."""
@@ -128,9 +130,10 @@ class Grid:
         start, end = np.full(shape, np.nan), np.full(shape, np.nan)
         start[at, step, replica] = operations.start[rows]
         end[at, step, replica] = operations.start[rows] + operations.seconds[rows]
-        # Seconds since 1970 would lose the digits that count.
-        begin = np.fmin.reduce(start, axis=0)
         keys = [OperationKey(int(stage[row]), KINDS[int(codes[rows[row]])], int(sequence[row])) for row in first]
+        # Seconds since 1970 would lose the digits that count.
+        begin = _ahead(keys, end)
+        begin = begin + np.fmin.reduce(start - begin, axis=(0, 2))[:, None]
         chunk, batch, part = (
             _marks(each, rows[first]) for each in (operations.chunk, operations.batch, operations.part)
         )
@@ -141,6 +144,24 @@ class Grid:
                 (int(stage[row]), int(replicas[replica[row]])): int(operations.rank[rows[row]]) for row in seen.tolist()
             }
         return cls(keys, start - begin, end - begin, chunk, batch, part, steps.tolist(), replicas.tolist(), ranks)
+
+
+def _ahead(keys: Sequence[OperationKey], end: Floats) -> Floats:
+    """Return how far the clock of each operation's worker is ahead of another, by operation and replica.
+
+    All workers end the clipping of gradients at once, as each needs the gradients of all. Small differences may not be
+    the clocks', and stay.
+    """
+    rows = [at for at, key in enumerate(keys) if (key.kind, key.sequence) == (CLIP, 0)]
+    nothing = np.zeros((len(keys), 1, end.shape[2]))
+    ends = end[rows][:, np.isfinite(end[rows]).any(axis=(0, 2))]
+    if not ends.size:
+        return nothing
+    ahead = np.median(np.nan_to_num(ends - np.fmax.reduce(ends, axis=(0, 2))[:, None]), axis=1)
+    if np.ptp(ahead) <= APART:
+        return nothing
+    of_stage = {keys[at].stage: each for at, each in zip(rows, ahead, strict=True)}
+    return np.array([of_stage.get(key.stage, nothing[0, 0]) for key in keys])[:, None]
 
 
 def _is_usable(operations: Operations) -> Mask:

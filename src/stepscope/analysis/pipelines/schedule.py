@@ -212,15 +212,17 @@ class _Links:
             self.chain([*begin, *before, *scatters, *after])
 
     def inputs(self) -> None:
-        """Let every pass need the pass before it, of the same micro-batch."""
+        """Let every pass need the pass before it, of the same micro-batch, unless transfers lead from this to it."""
         places = {
             (key.kind, self.chunk(at), self.batch(at)): at
             for at, key in enumerate(self.grid.keys)
             if key.kind in PASSES
         }
         for (kind, chunk, batch), at in places.items():
-            before = places.get((kind, chunk + AHEAD[kind], batch))
-            if before is not None:
+            name, source = kind.partition("-")[0], chunk + AHEAD[kind]
+            before = places.get((kind, source, batch))
+            is_led = (f"{name}-send", source, batch) in self.pairs and (f"{name}-recv", chunk, batch) in self.pairs
+            if before is not None and not is_led:
                 self.needs[at].add(before)
 
     def batches(self, stage: int) -> list[list[int]]:
