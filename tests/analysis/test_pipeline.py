@@ -226,6 +226,27 @@ def test_pauses_do_not_hide_that_micro_batches_are_uneven() -> None:
     assert what_if(operations).pass_correlation < 0.2
 
 
+@pytest.mark.parametrize(("factor", "lengths", "cause"), [(1.2, 0.15, "work"), (1.4, 0.1, "stage")])
+def test_a_slow_stage_is_not_blamed_for_unequal_work(factor: float, lengths: float, cause: str) -> None:
+    """Its ideal replay has no long micro-batches either, so that it explains more than half in both cases."""
+    operations, _ = Pipeline(4, 4, 8, slow={(3, -1): factor}, lengths=lengths).operations()
+    found = what_if(operations)
+    assert found.stages[3] > max(0.5, found.uneven)
+    finding = finding_of(found)
+    assert finding is not None
+    assert finding.evidence["cause"] == cause
+
+
+def test_of_several_causes_the_largest_is_named() -> None:
+    """It explains less than half, and it is less sure."""
+    operations, _ = Pipeline(8, 4, 8, slow={(2, 5): 1.35}, lengths=0.25).operations()
+    finding = finding_of(what_if(operations))
+    assert finding is not None
+    assert finding.evidence["cause"] == "work"
+    assert finding.evidence["uneven_work"] < 0.5
+    assert finding.confidence < 0.9
+
+
 def test_several_small_causes_are_no_cause() -> None:
     """What nothing explains is a finding only if it costs more than noise does."""
     small = {(0, 1): 1.15, (2, 5): 1.15, (3, 9): 1.15, (1, 12): 1.15}

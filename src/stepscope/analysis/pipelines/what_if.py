@@ -71,6 +71,8 @@ class WhatIf:
     """Replicas that take longer in all stages, by more than the chance of a few micro-batches."""
     uneven: float = 0.0
     """Share that disappears if every micro-batch has the same work: the same factor for all its passes."""
+    uneven_workers: float = 0.0
+    """Share that disappears if every worker computes as long on average, and work stays as uneven as it is."""
     uneven_forward: float = 0.0
     """Share that disappears if forward passes took what worker and work explain: pauses of Python lengthen these."""
     uneven_backward: float = 0.0
@@ -95,6 +97,7 @@ class WhatIf:
             "kinds": dict(self.kinds),
             "communication": self.talk,
             "uneven_work": self.uneven,
+            "uneven_workers": self.uneven_workers,
             "uneven_forward": self.uneven_forward,
             "uneven_backward": self.uneven_backward,
             "pass_correlation": self.pass_correlation,
@@ -145,13 +148,18 @@ def _what_if(replay: Replay) -> WhatIf:
     )
     if times is None:
         return found
-    calm = times.evened(replay.seconds), *(times.calmed(replay.seconds, (kind,)) for kind in PASSES)
-    uneven, forward, backward = ((now - replay.given(each)) / lost for each in calm)
+    calm = (
+        times.evened(replay.seconds),
+        times.levelled(replay.seconds),
+        *(times.calmed(replay.seconds, (kind,)) for kind in PASSES),
+    )
+    uneven, workers, forward, backward = ((now - replay.given(each)) / lost for each in calm)
     return replace(
         found,
         slow_stages=times.slow_stages(),
         slow_replicas=frozenset(one for at, one in enumerate(grid.replicas) if times.is_slow[at]),
         uneven=uneven,
+        uneven_workers=workers,
         uneven_forward=forward,
         uneven_backward=backward,
         pass_correlation=times.correlation(),
