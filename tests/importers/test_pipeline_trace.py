@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -11,9 +11,7 @@ import pytest
 from stepscope.analysis.pipelines.operations import Grid, Operations
 from stepscope.core.errors import StepscopeError
 from stepscope.importers.traces.pipeline_trace import read_operations
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from stepscope.sources.source import resolve
 
 WHOLE = {
     "step": "n // 2",
@@ -76,6 +74,17 @@ def test_a_trace_that_cannot_be_replayed_is_refused(tmp_path: Path, columns: dic
     assert found is not None
     with pytest.raises(StepscopeError, match=said):
         Grid.of(Operations.of(found))
+
+
+def test_a_folder_is_diagnosed_by_all_its_traces(tmp_path: Path) -> None:
+    """Each has its own verdict; other files do not matter."""
+    for name in ("b", "a"):
+        (tmp_path / name).mkdir()
+        Path(trace(tmp_path / name)).rename(tmp_path / f"{name}.parquet")
+    (tmp_path / "notes.txt").write_text("two traces")
+    found = resolve(tmp_path).diagnoses()
+    assert [each["run"]["path"] for each in found] == [str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")]
+    assert [each["steps"] for each in found] == [8, 8]
 
 
 def test_an_operation_that_ends_before_its_begin_is_not_recorded(tmp_path: Path) -> None:

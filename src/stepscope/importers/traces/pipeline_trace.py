@@ -5,6 +5,7 @@ The columns are those of ByteDance's StragglerAnalysis: step, dp_rank, stage, op
 
 from __future__ import annotations
 
+import glob
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import numpy as np
 from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 COLUMNS = ("step", "dp_rank", "stage", "optype", "seq_id", "start_ts", "duration")
@@ -23,6 +26,18 @@ MORE = ("mc", "rank")
 TYPES = {"optype": "VARCHAR", "start_ts": "DOUBLE", "duration": "DOUBLE"}
 """Types of columns; all others are whole numbers."""
 MOST_BYTES, MOST_ROWS = 1 << 30, 5_000_000
+
+
+def traces_in(path: str) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
+    """Yield path and columns of a file of operations, or of each one in a folder.
+
+    Raises:
+        StepscopeError: a Parquet file is damaged, or of operations and cannot be read.
+    """
+    for one in sorted(glob.glob(f"{glob.escape(path)}/*.parquet")) if os.path.isdir(path) else [path]:
+        columns = read_operations(one)
+        if columns is not None:
+            yield one, columns
 
 
 def read_operations(path: str) -> dict[str, NDArray[Any]] | None:
