@@ -99,10 +99,13 @@ class Pipeline:
                     at = BETWEEN * step + start
                     rows.append((step, replica, stage, "grads-reduce-scatter", 0, at, end - start, -1, -1))
                 clock[:, stage] = end
+            end = float(clock.max()) + MEETING
             for stage in range(self.stages):
                 for replica in range(self.replicas):
-                    at = BETWEEN * step + clock[replica, stage]
-                    rows.append((step, replica, stage, "optimizer", 0, at, OPTIMIZER, -1, -1))
+                    at, until = BETWEEN * step + clock[replica, stage], BETWEEN * step + end
+                    rows.append((step, replica, stage, "optimizer-clip-main-grad", 0, at, until - at, -1, -1))
+                    rows.append((step, replica, stage, "optimizer", 0, until, OPTIMIZER, -1, -1))
+            clock[:] = end
             total += float(clock.max()) + OPTIMIZER
         return Operations.of(self._columns(rows)), total / self.steps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,28 @@ from tests.analysis.pipeline_rig import Pipeline
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "bytedance-straggler-ST" / "trace-ST.parquet"
 STAGES, BATCHES, STEPS = 3, 4, 5
+PASSES_AND_REDUCTIONS = [
+    ("forward-compute", 0, 0.0, 1.0),
+    ("backward-compute", 0, 1.0, 1.0),
+    ("grads-reduce-scatter", 0, 1.2, 0.5),
+    ("grads-reduce-scatter", 1, 2.0, 0.5),
+    ("separate-grads-all-reduce", 0, 2.5, 0.25),
+]
+"""Kind, number, start and seconds of a step whose gradients are reduced while its passes go on."""
+
+BATCHED = [
+    ("forward-compute", 0, 0, 0.0, 1.0, 0),
+    ("forward-send", 0, 0, 1.0, 0.1, -1),
+    ("forward-recv", 1, 0, 0.0, 1.1, -1),
+    ("forward-compute", 1, 0, 1.1, 1.0, 1),
+    ("forward-send", 1, 0, 2.1, 1.2, -1),
+    ("forward-recv", 0, 0, 1.0, 1.2, -1),
+    ("forward-compute", 0, 1, 2.2, 1.0, 2),
+    ("forward-send", 0, 1, 3.2, 0.1, -1),
+    ("forward-recv", 1, 1, 2.1, 1.2, -1),
+    ("forward-compute", 1, 1, 3.3, 1.0, 3),
+]
+"""Kind, stage, number, start, seconds, part of the model: one micro-batch forward through two virtual stages each."""
 
 
 def pipeline(slow: int | None, factor: float = 2.0) -> Operations:
@@ -160,6 +182,71 @@ def test_the_ends_of_a_slow_link_are_named() -> None:
     assert "communication, most between stages 1 and 2 of replica 1, explains" in finding.text
 
 
+@pytest.mark.parametrize("apart", [0.004, 0.5, 3600.0])
+def test_clocks_of_workers_may_differ(apart: float) -> None:
+    """Each worker's is as much ahead of the one before; all end the clipping of gradients at once."""
+    whole, slowdown = Pipeline(4, 4, 8, slow={(1, 2): 1.6}).operations()
+    assert whole.rank is not None
+    found = what_if(replace(whole, start=whole.start + apart * whole.rank))
+    assert found.slowdown == pytest.approx(slowdown, rel=0.02)
+    assert found.late == ((1, 2),)
+
+
+def test_small_errors_of_clocks_cancel_out() -> None:
+    """A transfer that seems to end before its begin comes with a longer one back."""
+    whole, _ = Pipeline(1, 2, 8).operations()
+    behind = replace(whole, start=whole.start - 0.004 * (whole.stage == 1))
+    assert what_if(behind).seconds == pytest.approx(what_if(whole).seconds, rel=0.001)
+
+
+def test_a_replica_may_begin_late() -> None:
+    """The others wait for it in the collective, which takes no longer."""
+    whole, slowdown = Pipeline(4, 4, 8, slow={(3, -1): 1.4}).operations()
+    ends = np.isin(whole.kind, ["optimizer-clip-main-grad", "optimizer"])
+    waits = (whole.kind == "grads-reduce-scatter") & (whole.replica != 1)
+    found = what_if(
+        replace(whole, start=whole.start + 0.5 * (ends | (whole.replica == 1)), seconds=whole.seconds + 0.5 * waits)
+    )
+    assert found.slowdown == pytest.approx(slowdown, rel=0.001)
+
+
+def test_a_link_from_the_last_stage_to_the_first_has_two_ends() -> None:
+    """With virtual stages, the first one receives from the last one."""
+    operations, _ = Pipeline(4, 4, 8, chunks=2, link=(0, 1, 0.1)).operations()
+    finding = finding_of(what_if(operations))
+    assert finding is not None
+    assert finding.evidence["late_link"] == [[0, 1], [3, 1]]
+
+
+def test_pauses_do_not_hide_that_micro_batches_are_uneven() -> None:
+    """A tenth of the forward passes is much longer, and yet long ones have long backward passes."""
+    operations, _ = Pipeline(2, 2, 4, lengths=0.3, pauses=0.5).operations()
+    assert what_if(operations).pass_correlation > 0.8
+    operations, _ = Pipeline(2, 2, 4, pauses=0.5).operations()
+    assert what_if(operations).pass_correlation < 0.2
+
+
+@pytest.mark.parametrize(("factor", "lengths", "cause"), [(1.2, 0.15, "work"), (1.4, 0.1, "stage")])
+def test_a_slow_stage_is_not_blamed_for_unequal_work(factor: float, lengths: float, cause: str) -> None:
+    """Its ideal replay has no long micro-batches either, so that it explains more than half in both cases."""
+    operations, _ = Pipeline(4, 4, 8, slow={(3, -1): factor}, lengths=lengths).operations()
+    found = what_if(operations)
+    assert found.stages[3] > max(0.5, found.uneven)
+    finding = finding_of(found)
+    assert finding is not None
+    assert finding.evidence["cause"] == cause
+
+
+def test_of_several_causes_the_largest_is_named() -> None:
+    """It explains less than half, and it is less sure."""
+    operations, _ = Pipeline(8, 4, 8, slow={(2, 5): 1.35}, lengths=0.25).operations()
+    finding = finding_of(what_if(operations))
+    assert finding is not None
+    assert finding.evidence["cause"] == "work"
+    assert finding.evidence["uneven_work"] < 0.5
+    assert finding.confidence < 0.9
+
+
 def test_several_small_causes_are_no_cause() -> None:
     """What nothing explains is a finding only if it costs more than noise does."""
     small = {(0, 1): 1.15, (2, 5): 1.15, (3, 9): 1.15, (1, 12): 1.15}
@@ -198,6 +285,28 @@ def test_virtual_stages_pass_on_from_the_last_stage_to_the_first() -> None:
     found = what_if(Operations(*columns))
     assert found.seconds == pytest.approx(8.0)
     assert what_if(Operations(*columns[:7])).seconds < 8.0
+
+
+def test_gradients_are_reduced_after_the_last_backward_pass_of_their_part() -> None:
+    """All buckets, as the first one waits for the pass: 1 + 1 + 2 x 0.5 + 0.25 seconds."""
+    rows = [(*PASSES_AND_REDUCTIONS[at], step) for step in range(3) for at in range(len(PASSES_AND_REDUCTIONS))]
+    kinds, sequence, start, seconds, steps = (np.array(column) for column in zip(*rows, strict=True))
+    nothing = np.zeros(len(rows), np.int64)
+    found = what_if(Operations(steps, nothing, nothing, kinds.astype(object), sequence, start, seconds))
+    assert found.seconds == pytest.approx(3.25)
+
+
+def test_a_transfer_does_not_take_the_time_that_another_of_its_batch_waits() -> None:
+    """Stage 1 sends and receives in one batch of 1.2 seconds, as what it receives is only sent after 1.1."""
+    rows = [(*BATCHED[at], step) for step in range(3) for at in range(len(BATCHED))]
+    kinds, stages, sequence, start, seconds, chunks, steps = (np.array(each) for each in zip(*rows, strict=True))
+    nothing = np.zeros(len(rows), np.int64)
+    grid = Grid.of(Operations(steps, nothing, stages, kinds.astype(object), sequence, start, seconds, chunks, nothing))
+    transfers = [at for at, key in enumerate(grid.keys) if key.kind in TRANSFERS]
+    for batched, most in ((False, 1.2), (True, 0.1)):
+        replay = Replay.of(grid, batched=batched)
+        assert replay.seconds[transfers].max() == pytest.approx(most)
+        assert replay.given(replay.seconds) == pytest.approx(4.3)
 
 
 def test_a_collection_that_is_timed_by_itself_is_the_cause() -> None:

@@ -72,13 +72,11 @@ class RunSource:
         """Return the diagnosis of each run in this source. Raises StepscopeError if it cannot be read."""
         if self.kind == RUN:
             return [self.past().diagnose()]
-        from stepscope.importers.traces.pipeline_trace import read_operations
+        from stepscope.importers.traces.pipeline_trace import traces_in
         from stepscope.sources.diagnosis import diagnose_imported, diagnose_operations
 
-        operations = read_operations(self.path)
-        if operations is not None:
-            return [diagnose_operations(self.path, operations)]
-        return [diagnose_imported(run) for run in self.imported()]
+        found = [diagnose_operations(path, columns) for path, columns in traces_in(self.path)]
+        return found or [diagnose_imported(run) for run in self.imported()]
 
 
 def resolve(argument: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> RunSource:

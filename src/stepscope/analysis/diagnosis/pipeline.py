@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 SLOW, SLOW_BY_NOBODY = 1.05, 1.1
-"""Slowdown from which stragglers are a finding; and if nothing explains half of it: noise alone costs some percent."""
-MOST_OF_IT, NEARLY = 0.5, 0.8
-"""Share of the slowdown that a part must explain to be named; workers and communication are named instead of a stage or
-replica if they explain this share of what that explains."""
+"""Slowdown from which stragglers are a finding; and if nothing explains much of it: noise alone costs some percent."""
+MOST_OF_IT, MUCH_OF_IT, NEARLY = 0.5, 1 / 3, 0.8
+"""Share of the slowdown that a part must explain to be named; if none does, the part that explains most must explain
+the second. Workers and communication are named instead of a stage or replica if they explain the third of its share."""
 SIMILAR = 0.5
 """Correlation of forward and backward passes above which long ones have more work."""
 MOST_NAMES = 6
@@ -28,7 +28,7 @@ MOST_NAMES = 6
 
 class _Cause(NamedTuple):
     kind: str
-    """One of link, worker, gc, stage, replica, work; "" if nothing explains half of the slowdown."""
+    """One of link, worker, gc, stage, replica, work; "" if nothing explains much of the slowdown."""
     facts: dict[str, Any]
     who: str
     """What it is in words."""
@@ -40,7 +40,7 @@ def finding_of(found: WhatIf) -> Finding | None:
     """Return a replay as a finding; None if nobody is late."""
     if found.slowdown < SLOW:
         return None
-    cause = next((one for one in _causes(found) if one.share >= MOST_OF_IT), None) or _largest(found)
+    cause = _cause(found)
     if not cause.kind and found.slowdown < SLOW_BY_NOBODY:
         return None
     evidence = found.facts() | cause.facts | ({"cause": cause.kind} if cause.kind else {})
@@ -48,15 +48,26 @@ def finding_of(found: WhatIf) -> Finding | None:
     return Finding(
         *("straggler", text, WARNING, remedy("straggler", cause.kind, who=cause.who), evidence),
         gain_ratio=1 - 1 / found.slowdown,
-        confidence=0.9 if cause.kind else 0.6,
+        confidence=0.9 if cause.share >= MOST_OF_IT else 0.6,
         expected_gain=f"step {found.seconds:.3f} → {found.ideal_seconds:.3f} s if every operation takes its mean",
     )
+
+
+def _cause(found: WhatIf) -> _Cause:
+    """Return the smallest part that explains most of the slowdown, or else the one that explains the largest share."""
+    causes = list(_causes(found))
+    most = next((one for one in causes if one.share >= MOST_OF_IT), None)
+    if most is not None:
+        return most
+    largest = max(causes, key=lambda one: one.share)
+    may_be_noise = largest.kind in ("link", "gc") and found.slowdown < SLOW_BY_NOBODY
+    return largest if largest.share >= MUCH_OF_IT and not may_be_noise else _largest(found)
 
 
 def _text(found: WhatIf, cause: _Cause) -> str:
     if not cause.kind:
         most = f"{cause.who} explains the most, {format_share(cause.share)}"
-        return f"no worker, stage or replica explains half of it; {most}"
+        return f"no worker, stage or replica explains a third of it; {most}"
     verb = "explain" if cause.kind in ("work", "gc") or len(cause.facts.get("late_workers", ())) > 1 else "explains"
     # Parts that hold each other up can explain more than all.
     text = f"{cause.who} {verb} {'all' if cause.share >= 0.995 else format_share(cause.share)} of it"
@@ -71,19 +82,26 @@ def _text(found: WhatIf, cause: _Cause) -> str:
 
 
 def _causes(found: WhatIf) -> Iterator[_Cause]:
-    """Yield what may be the cause, the smallest part first; a share of 0 if it is something else."""
+    """Yield what may be the cause, the smallest part first; a share of 0 if it is something else.
+
+    A part that is made ideal loses the unequal work of its micro-batches, too. Where work is unequal, parts are named
+    only if workers that are as fast as each other would save more than equal work.
+    """
     stage, replica = _of_stage(found), _of_replica(found)
+    is_slow_stage = int(stage.facts["late_stage"]) in found.slow_stages
+    is_slow_replica = int(replica.facts["late_replica"]) in found.slow_replicas
     uneven = found.uneven if found.pass_correlation >= SIMILAR else 0.0
-    whole = NEARLY * max(stage.share, replica.share)
+    lasts = found.uneven_workers >= uneven
+    whole = NEARLY * max(stage.share * is_slow_stage, replica.share * is_slow_replica)
     yield _Cause("link", *_slow_talk(found), found.talk if found.talk >= max(whole, found.late_share) else 0.0)
     if found.late:
-        yield _Cause("worker", *_late_workers(found), found.late_share if found.late_share >= whole else 0.0)
+        yield _Cause("worker", *_late_workers(found), found.late_share if found.late_share >= whole and lasts else 0.0)
     is_planned = found.collected >= max(stage.share, replica.share)
     yield _Cause("gc", {}, "garbage collections", found.collected if is_planned else 0.0)
-    if int(stage.facts["late_stage"]) in found.slow_stages:
-        yield stage._replace(share=stage.share if stage.share >= max(replica.share, uneven) else 0.0)
-    if int(replica.facts["late_replica"]) in found.slow_replicas:
-        yield replica._replace(share=replica.share if replica.share >= uneven else 0.0)
+    if is_slow_stage:
+        yield stage._replace(share=stage.share if stage.share >= replica.share and lasts else 0.0)
+    if is_slow_replica:
+        yield replica._replace(share=replica.share if lasts else 0.0)
     yield _Cause("work", {}, "micro-batches with unequal work, such as sequences of unequal length,", uneven)
     paused = found.uneven_forward if found.uneven_forward >= 2 * found.uneven_backward else 0.0
     yield _Cause("gc", {}, "pauses of Python on changing workers", paused)

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.core.errors import StepscopeError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from stepscope.core.arrays import Floats, Integers
+    from stepscope.core.arrays import Floats, Integers, Mask
 
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
@@ -26,6 +28,13 @@ GC, LAYERNORM, SHARED = "gc", "layernorm-grads-all-reduce", "embedding-grads-all
 CLIP, OPTIMIZER = "optimizer-clip-main-grad", "optimizer"
 TALKS = frozenset((*TRANSFERS, GATHER, SCATTER, SEPARATE, LAYERNORM, SHARED, CLIP))
 """Kinds in which workers talk: ideally they take their median, as a disturbed network makes some very long."""
+MOST_CELLS, MOST_KEYS, MOST_STAGES = 16_000_000, 300_000, 1024
+"""Maximum size of a grid, as one that is mostly empty could need any memory; a real one has a cell per row."""
+MOST_NUMBER = 1 << 20
+"""Maximum number of a stage or operation."""
+APART = 0.01
+"""Seconds by which the clocks of two workers may differ without a correction."""
+WHAT = "replay the training"
 KINDS = (*PASSES, *TRANSFERS, GATHER, SCATTER, SEPARATE, GC, LAYERNORM, SHARED, CLIP, OPTIMIZER)
 
 
@@ -76,7 +85,7 @@ class Grid:
 
     keys: list[OperationKey]
     start: Floats
-    """Seconds since the first start of the step in this replica; NaN where the operation is not recorded."""
+    """Seconds since the first start of the step; NaN where the operation is not recorded."""
     end: Floats
     chunk: list[int]
     """Part of the model along the pipeline of each operation; -1 if it has none."""
@@ -92,27 +101,39 @@ class Grid:
         """Return the stages along the pipeline."""
         return sorted({key.stage for key in self.keys})
 
+    @property
+    def is_virtual(self) -> bool:
+        """Return whether a stage has several parts of the model."""
+        return max(self.chunk, default=-1) >= len(self.stages)
+
     @classmethod
     def of(cls, operations: Operations) -> Grid:
-        """Arrange operations; of one that is recorded twice, the later row counts."""
+        """Arrange operations; of one that is recorded twice, the later row counts.
+
+        Raises:
+            StepscopeError: there are none that can be arranged, or they are of too many steps, replicas or stages.
+        """
         number = {kind: at for at, kind in enumerate(KINDS)}
         codes = np.array([number.get(kind, -1) for kind in operations.kind.tolist()], np.int64)
-        timed = np.isfinite(operations.start) & np.isfinite(operations.seconds)
-        rows = np.flatnonzero(timed & (codes >= 0) & (operations.sequence >= 0) & (operations.stage >= 0))
+        rows = np.flatnonzero(_is_usable(operations) & (codes >= 0))
         steps, step = np.unique(operations.step[rows], return_inverse=True)
         replicas, replica = np.unique(operations.replica[rows], return_inverse=True)
         stage, sequence = operations.stage[rows], operations.sequence[rows]
         many = int(sequence.max(initial=0)) + 1
+        if max(many, stage.max(initial=0)) > MOST_NUMBER:
+            raise StepscopeError(WHAT, f"stage or seq_id is beyond {MOST_NUMBER}", "check these columns")
         found, first, at = np.unique(
             (stage * len(KINDS) + codes[rows]) * many + sequence, return_index=True, return_inverse=True
         )
         shape = len(found), len(steps), len(replicas)
+        _check_size(shape, len(np.unique(stage)))
         start, end = np.full(shape, np.nan), np.full(shape, np.nan)
         start[at, step, replica] = operations.start[rows]
         end[at, step, replica] = operations.start[rows] + operations.seconds[rows]
-        # Seconds since 1970 would lose the digits that count.
-        begin = np.fmin.reduce(start, axis=0) if len(found) else np.zeros(shape[1:])
         keys = [OperationKey(int(stage[row]), KINDS[int(codes[rows[row]])], int(sequence[row])) for row in first]
+        # Seconds since 1970 would lose the digits that count.
+        begin = _ahead(keys, end)
+        begin = begin + np.fmin.reduce(start - begin, axis=(0, 2))[:, None]
         chunk, batch, part = (
             _marks(each, rows[first]) for each in (operations.chunk, operations.batch, operations.part)
         )
@@ -123,6 +144,40 @@ class Grid:
                 (int(stage[row]), int(replicas[replica[row]])): int(operations.rank[rows[row]]) for row in seen.tolist()
             }
         return cls(keys, start - begin, end - begin, chunk, batch, part, steps.tolist(), replicas.tolist(), ranks)
+
+
+def _ahead(keys: Sequence[OperationKey], end: Floats) -> Floats:
+    """Return how far the clock of each operation's worker is ahead of another, by operation and replica.
+
+    All workers end the clipping of gradients at once, as each needs the gradients of all. Small differences may not be
+    the clocks', and stay.
+    """
+    rows = [at for at, key in enumerate(keys) if (key.kind, key.sequence) == (CLIP, 0)]
+    nothing = np.zeros((len(keys), 1, end.shape[2]))
+    ends = end[rows][:, np.isfinite(end[rows]).any(axis=(0, 2))]
+    if not ends.size:
+        return nothing
+    ahead = np.median(np.nan_to_num(ends - np.fmax.reduce(ends, axis=(0, 2))[:, None]), axis=1)
+    if np.ptp(ahead) <= APART:
+        return nothing
+    of_stage = {keys[at].stage: each for at, each in zip(rows, ahead, strict=True)}
+    return np.array([of_stage.get(key.stage, nothing[0, 0]) for key in keys])[:, None]
+
+
+def _is_usable(operations: Operations) -> Mask:
+    """Return which operations have a time and numbers."""
+    timed = np.isfinite(operations.start) & np.isfinite(operations.seconds) & (operations.seconds >= 0)
+    return np.asarray(timed & (operations.stage >= 0) & (operations.sequence >= 0))
+
+
+def _check_size(shape: tuple[int, int, int], stages: int) -> None:
+    """Refuse a grid that is empty or too large."""
+    keys, steps, replicas = shape
+    if not keys:
+        raise StepscopeError(WHAT, "no operation is of a known kind and has a duration", "check optype and duration")
+    if keys * steps * replicas > MOST_CELLS or keys > MOST_KEYS or stages > MOST_STAGES:
+        text = f"it has {keys} operations in each of {steps} steps and {replicas} replicas of {stages} stages"
+        raise StepscopeError(WHAT, text, "check step, dp_rank, stage and seq_id, or cut it to some steps")
 
 
 def _marks(given: Integers | None, rows: Integers) -> list[int]:

@@ -82,6 +82,16 @@ class PassTimes:
         kept = np.asarray(np.where(self.is_slow, 1.0, np.exp(-self.offset)))
         return self._put(seconds, self.seconds / self.work * kept, PASSES)
 
+    def levelled(self, seconds: Floats) -> Floats:
+        """Return the durations of all operations if every worker computed as long on average."""
+        found = np.array(seconds)
+        level = _mean(self.seconds, (1, 2))
+        for at, kind in enumerate(self.kinds):
+            there = self.places[at][self.places[at] >= 0]
+            usual = np.nanmean(level[[one == kind for one in self.kinds]])
+            found[there] *= np.nan_to_num(usual / level[at], nan=1.0)
+        return found
+
     def calmed(self, seconds: Floats, kinds: Sequence[str]) -> Floats:
         """Return the durations of all operations if passes of some kinds took what their worker and work explain."""
         return self._put(seconds, self.seconds / np.exp(self.rest), kinds)
@@ -131,8 +141,12 @@ class PassTimes:
         return sorted((one for one in beyond if beyond[one] >= AS_LATE * most), key=lambda one: -beyond[one])
 
     def correlation(self) -> float:
-        """Return the correlation of forward and backward passes of the same part, micro-batch, step and replica."""
+        """Return the correlation of forward and backward passes of the same part, micro-batch, step and replica.
+
+        It is that of their times or of their ranks, whichever is larger: pauses lengthen few forward passes, by much.
+        """
         away = self.rest + np.log(self.work)
+        away = away - _middle(away)
         rows = {(kind, chunk): at for at, (kind, chunk) in enumerate(zip(self.kinds, self.chunks, strict=True))}
         pairs = [
             np.stack([away[at].ravel(), away[rows[BACKWARD, chunk]].ravel()])
@@ -143,7 +157,8 @@ class PassTimes:
         table = table[:, np.isfinite(table).all(axis=0)]
         if table.shape[1] < 3 or not table.std(axis=1).all():
             return 0.0
-        return float(np.asarray(np.corrcoef(table))[0, 1])
+        ranks = table.argsort(axis=1).argsort(axis=1)
+        return max(float(np.asarray(np.corrcoef(each))[0, 1]) for each in (table, ranks))
 
 
 def _mean(values: Floats, axis: tuple[int, ...]) -> Floats:

@@ -36,16 +36,18 @@ class Replay:
     """The duration that every operation of its kind would take: the mean, and of talking the median."""
 
     @classmethod
-    def of(cls, grid: Grid) -> Replay:
-        """Prepare the replay of a grid."""
-        schedule = schedule_of(grid)
-        seconds = grid.end - grid.start
+    def of(cls, grid: Grid, *, batched: bool = False) -> Replay:
+        """Prepare the replay of a grid; `batched` lets a transfer begin when the last one of its batch can."""
+        schedule = schedule_of(grid, batched=batched)
+        begins = np.array(grid.start)
         for each in schedule.meetings:
             if each.waits:
-                begin = _begin(grid.start[list(each.members)], (0, -1) if each.replicas else (0,))
-                for at in each.members:
-                    itself = grid.end[at] - begin
-                    seconds[at] = np.where(itself <= -SKEW, 0.0, itself)
+                begins[list(each.members)] = _begin(grid.start[list(each.members)], (0, -1) if each.replicas else (0,))
+        for batch in schedule.batches:
+            begins[batch] = np.fmax.reduce(begins[batch], axis=0)
+        seconds = grid.end - begins
+        waits = [at for each in schedule.meetings if each.waits for at in each.members]
+        seconds[waits] = np.where(seconds[waits] <= -SKEW, 0.0, seconds[waits])
         ideal = np.zeros(len(grid.keys))
         for kind in {key.kind for key in grid.keys}:
             chosen = [at for at, key in enumerate(grid.keys) if key.kind == kind]

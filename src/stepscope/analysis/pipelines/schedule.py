@@ -10,6 +10,7 @@ Using What-if Analysis" (2025); where a trace lacks operations, what is left of 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,16 +61,20 @@ class PipelineSchedule:
 
     meetings: list[Meeting]
     needs: list[tuple[int, ...]]
+    batches: list[list[int]]
+    """Transfers that a stage begins and ends together, and waits for; empty if they are replayed one by one."""
 
 
-def schedule_of(grid: Grid) -> PipelineSchedule:
-    """Return the schedule of a grid's operations."""
+def schedule_of(grid: Grid, *, batched: bool = False) -> PipelineSchedule:
+    """Return the schedule of a grid's operations; `batched` keeps the transfers of a batch together."""
     links = _Links(grid)
     for stage in grid.stages:
         links.stage(stage)
     links.inputs()
+    batches = [each for stage in grid.stages for each in links.batches(stage)] if batched else []
     meetings = links.meetings()
-    return PipelineSchedule(_ordered(meetings, links.needs, links.when), [tuple(each) for each in links.needs])
+    needs = [tuple(each) for each in links.needs]
+    return PipelineSchedule(_ordered(meetings, links.needs, links.when), needs, batches)
 
 
 @dataclass
@@ -200,23 +205,46 @@ class _Links:
             for at in begun:
                 self.needs[at].update(scatters[-1:])
             lasts = {self._part(at): at for at in self.of(stage, BACKWARD)}
-            for part, at in reversed([(max(0, self.grid.part[at]), at) for at in scatters]):
+            for part, at in [(max(0, self.grid.part[at]), at) for at in scatters]:  # the others follow the first one
                 if part in lasts:
                     self.needs[at].add(lasts.pop(part))
         else:
             self.chain([*begin, *before, *scatters, *after])
 
     def inputs(self) -> None:
-        """Let every pass need the pass before it, of the same micro-batch."""
+        """Let every pass need the pass before it, of the same micro-batch, unless transfers lead from this to it."""
         places = {
             (key.kind, self.chunk(at), self.batch(at)): at
             for at, key in enumerate(self.grid.keys)
             if key.kind in PASSES
         }
         for (kind, chunk, batch), at in places.items():
-            before = places.get((kind, chunk + AHEAD[kind], batch))
-            if before is not None:
+            name, source = kind.partition("-")[0], chunk + AHEAD[kind]
+            before = places.get((kind, source, batch))
+            is_led = (f"{name}-send", source, batch) in self.pairs and (f"{name}-recv", chunk, batch) in self.pairs
+            if before is not None and not is_led:
                 self.needs[at].add(before)
+
+    def batches(self, stage: int) -> list[list[int]]:
+        """Return the batches of transfers; each follows the pass before it, and the next pass follows all of it."""
+        batches: list[list[int]] = []
+        for at in self.of(stage, *TRANSFERS):
+            with_last = batches and all(
+                abs(times[at] - times[batches[-1][0]]) <= CLOCK for times in (self.when, self.until)
+            )
+            if not with_last:
+                batches.append([])
+            batches[-1].append(at)
+        passes = self.of(stage, *PASSES)
+        begins, ends = [self.when[at] for at in passes], [self.until[at] for at in passes]
+        for batch in (batches := [each for each in batches if len(each) > 1]):
+            before = bisect_right(ends, self.when[batch[0]] + CLOCK)
+            after = bisect_left(begins, self.until[batch[0]] - CLOCK)
+            for at in batch:
+                self.needs[at].update(passes[before - 1 : before])
+            for one in passes[after : after + 1]:
+                self.needs[one].update(batch)
+        return batches
 
     def meetings(self) -> list[Meeting]:
         """Return what meets in what; every other operation is alone."""

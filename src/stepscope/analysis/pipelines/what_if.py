@@ -71,6 +71,8 @@ class WhatIf:
     """Replicas that take longer in all stages, by more than the chance of a few micro-batches."""
     uneven: float = 0.0
     """Share that disappears if every micro-batch has the same work: the same factor for all its passes."""
+    uneven_workers: float = 0.0
+    """Share that disappears if every worker computes as long on average, and work stays as uneven as it is."""
     uneven_forward: float = 0.0
     """Share that disappears if forward passes took what worker and work explain: pauses of Python lengthen these."""
     uneven_backward: float = 0.0
@@ -95,6 +97,7 @@ class WhatIf:
             "kinds": dict(self.kinds),
             "communication": self.talk,
             "uneven_work": self.uneven,
+            "uneven_workers": self.uneven_workers,
             "uneven_forward": self.uneven_forward,
             "uneven_backward": self.uneven_backward,
             "pass_correlation": self.pass_correlation,
@@ -103,8 +106,22 @@ class WhatIf:
 
 
 def what_if(operations: Operations) -> WhatIf:
-    """Replay a training as it was, ideally, and with parts of it made ideal."""
-    replay = Replay.of(Grid.of(operations))
+    """Replay a training as it was, ideally, and with parts of it made ideal.
+
+    By the published method a transfer takes until all transfers have ended that a worker began together with it. With
+    virtual stages, it seems slow if one of them waits for a slow worker: the shares do not count this wait.
+    """
+    grid = Grid.of(operations)
+    published = Replay.of(grid)
+    if not grid.is_virtual:
+        return _what_if(published)
+    now, best = (float(one) for one in published.mixed(np.array([_Parts(grid).nothing(), _Parts(grid).everything()])))
+    found = _what_if(Replay.of(grid, batched=True))
+    return replace(found, slowdown=_ratio(now, best), seconds=now, ideal_seconds=best)
+
+
+def _what_if(replay: Replay) -> WhatIf:
+    """Return the slowdown by a replay, and the share of each part."""
     grid = replay.grid
     times = PassTimes.of(grid, replay.seconds)
     late = _late(times, grid)
@@ -116,7 +133,7 @@ def what_if(operations: Operations) -> WhatIf:
     share = {name: (now - step) / lost for name, step in zip([*masks][2:], steps, strict=True)}
     chosen, together = _fewest(sets, [share["set", at] for at in range(len(sets))])
     found = WhatIf(
-        now / best if best > 0 else 1.0,
+        _ratio(now, best),
         now,
         best,
         stages={stage: share["stage", stage] for stage in grid.stages},
@@ -131,17 +148,26 @@ def what_if(operations: Operations) -> WhatIf:
     )
     if times is None:
         return found
-    calm = times.evened(replay.seconds), *(times.calmed(replay.seconds, (kind,)) for kind in PASSES)
-    uneven, forward, backward = ((now - replay.given(each)) / lost for each in calm)
+    calm = (
+        times.evened(replay.seconds),
+        times.levelled(replay.seconds),
+        *(times.calmed(replay.seconds, (kind,)) for kind in PASSES),
+    )
+    uneven, workers, forward, backward = ((now - replay.given(each)) / lost for each in calm)
     return replace(
         found,
         slow_stages=times.slow_stages(),
         slow_replicas=frozenset(one for at, one in enumerate(grid.replicas) if times.is_slow[at]),
         uneven=uneven,
+        uneven_workers=workers,
         uneven_forward=forward,
         uneven_backward=backward,
         pass_correlation=times.correlation(),
     )
+
+
+def _ratio(now: float, best: float) -> float:
+    return now / best if best > 0 else 1.0
 
 
 def _late(times: PassTimes | None, grid: Grid) -> list[Worker]:
@@ -162,7 +188,7 @@ def _masks(
 ) -> dict[Hashable, Mask]:
     """Return what is made ideal in each replay: nothing, everything, and parts."""
     parts = _Parts(grid)
-    found: dict[Hashable, Mask] = {"now": parts.nothing(), "best": parts.of_kinds(lambda _: True)}
+    found: dict[Hashable, Mask] = {"now": parts.nothing(), "best": parts.everything()}
     found |= {("stage", stage): parts.of_workers([(stage, None)]) for stage in grid.stages}
     found |= {("replica", at): parts.of_workers([(None, at)]) for at in copies}
     found |= {("worker", one): parts.of_workers([one]) for one in _singles(grid, late)}
@@ -184,6 +210,10 @@ class _Parts:
     def nothing(self) -> Mask:
         """Return a mask of no operation."""
         return np.zeros((len(self.grid.keys), len(self.grid.replicas)), bool)
+
+    def everything(self) -> Mask:
+        """Return a mask of all operations."""
+        return ~self.nothing()
 
     def of_workers(self, workers: Sequence[tuple[int | None, int | None]] | Sequence[Worker]) -> Mask:
         """Return a mask of workers by stage and index of the replica; None stands for all."""
@@ -231,13 +261,12 @@ def _longest(replay: Replay) -> list[int]:
 def _slowest_link(replay: Replay) -> tuple[Worker, Worker] | None:
     """Return the sender and receiver whose transfers take the most time beyond the usual."""
     beyond: dict[Worker, Floats] = {}
-    for at, key in enumerate(replay.grid.keys):
-        name, _, way = key.kind.partition("-")
-        if key.kind in TRANSFERS and way == "recv":
-            sender = key.stage + (-1 if name == "forward" else 1)
-            pair = min(sender, key.stage), max(sender, key.stage)
-            extra = np.maximum(0.0, replay.seconds[at] - replay.ideal[at]).sum(axis=0)
-            beyond[pair] = beyond.get(pair, np.zeros(len(replay.grid.replicas))) + extra
+    keys = replay.grid.keys
+    for one, *others in (each.members for each in replay.schedule.meetings):
+        if len(others) == 1 and keys[one].kind in TRANSFERS:  # one alone was never sent
+            low, high = sorted((keys[one].stage, keys[others[0]].stage))
+            extra = np.maximum(0.0, replay.seconds[others[0]] - replay.ideal[others[0]]).sum(axis=0)
+            beyond[low, high] = beyond.get((low, high), np.zeros(len(replay.grid.replicas))) + extra
     if not beyond:
         return None
     low, high = max(beyond, key=lambda pair: float(beyond[pair].max()))
