@@ -37,6 +37,24 @@ def test_a_planted_hang_is_named(case: Planted) -> None:
     assert 0.3 < found.confidence < 1
 
 
+@pytest.mark.parametrize(("backend", "done"), [("gloo", (0, 1)), ("gloo", (0, 1, 2, 3, 4, 5)), ("nccl", (0, 1, 2))])
+def test_a_network_that_breaks_within_a_collective_is_no_ranks_fault(backend: str, done: tuple[int, ...]) -> None:
+    """Some ranks got their data in time, and wait for the others in the next collective."""
+    job = Recorders(8, backend=backend)
+    job.step(*STEP)
+    job.only(tuple(range(8)), *STEP[:2])
+    job.broken.add(("world", 14))
+    job.only(done, STEP[2])
+    records = job.records()
+    for rank in done:
+        *before, last = records[rank].entries
+        later = replace(last, name="barrier", collective=15, number=last.number + 1)
+        records[rank] = replace(records[rank], entries=(*before, replace(last, is_done=True), later))
+    found = judge_records(records, 8)
+    assert (found.kind, found.ranks) == ("collective_stuck", ()), found.text
+    assert f"and only {who(done)} have left it" in found.text
+
+
 @pytest.mark.parametrize("case", CALM, ids=lambda case: case.name)
 def test_a_healthy_pause_is_no_hang(case: Planted) -> None:
     """A job that moves, pauses for a reason, or has ended gets no cause and no remedy."""

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from stepscope.analysis.hang.operation import GLOO
 from stepscope.analysis.hang.record_table import GroupKey, RecordTable
 from stepscope.analysis.hang.spelling import verb, who
 from stepscope.analysis.hang.stacks import place_of
@@ -49,6 +50,7 @@ UNCLEAR = "unclear"
 PROVEN = (HOST, SHORT, DEVICE)
 """What the record of a rank itself proves."""
 SEND, RECEIVE = "send", "recv"
+
 OPPOSITE = {SEND: RECEIVE, RECEIVE: SEND}
 
 
@@ -125,14 +127,26 @@ def follow(table: RecordTable, *, sends: bool = True) -> Waits:
     waits = Waits(table, sends)
     for rank in table.records:
         pending = [entry for entry in table.pending(rank) if sends or not _only_sends(entry)]
-        late = sum(table.done_elsewhere(rank, entry) for entry in pending)
-        late += bool(pending) and transferred(table, rank, pending[0])
-        if late:
-            waits.lagging[rank] = late
-        elif pending:
+        if pending:
             waits.blocking[rank] = pending[0]
+            late = sum(_is_late(table, rank, entry) for entry in pending) + _has_transferred(table, rank, pending[0])
+            waits.lagging |= {rank: late} if late else {}
+    if 2 * len(waits.lagging) > len(table.records):  # not so many devices at once: it is the network between them
+        waits.lagging.clear()
+    for rank in waits.lagging:
+        del waits.blocking[rank]
     _find_ends(waits)
     return waits
+
+
+def _is_late(table: RecordTable, rank: int, entry: RecordedOp) -> bool:
+    """Return whether the device of a rank has not completed what others have; gloo has none, and waits for data."""
+    return entry.backend != GLOO and table.done_elsewhere(rank, entry)
+
+
+def _has_transferred(table: RecordTable, rank: int, entry: RecordedOp) -> bool:
+    """Return the same of its sends and receives."""
+    return entry.backend != GLOO and transferred(table, rank, entry)
 
 
 def _find_ends(waits: Waits) -> None:
@@ -416,7 +430,7 @@ def _besides(waits: Waits, causes: tuple[int, ...]) -> list[str]:
 
 
 def _stuck(waits: Waits, causes: tuple[int, ...]) -> Suspicion:
-    """Judge a collective that all have entered and none has left."""
+    """Judge a collective that all have entered, and few or none have left."""
     first = min(causes, key=lambda rank: (waits.blocking[rank].created, rank)) if causes else min(waits.blocking)
     entry = waits.blocking[first]
     key = waits.table.key(first, entry)
@@ -424,7 +438,9 @@ def _stuck(waits: Waits, causes: tuple[int, ...]) -> Suspicion:
     everybody = tuple(sorted(waits.blocking))
     members = _members(waits, first)
     who_in = who(members) if entry.is_p2p else f"all {len(key.ranks)} ranks"
-    text = f"{who_in} entered {_where(waits, first)}, and none has left it: "
+    left = [] if entry.is_p2p else [rank for rank in key.ranks if waits.table.is_done(rank, key, entry.collective)]
+    out = f"only {who(left)} {verb(left, 'has', 'have')}" if left else "none has"
+    text = f"{who_in} entered {_where(waits, first)}, and {out} left it: "
     text += "the network or the device of one of them does not work"
     places = dict.fromkeys(_where(waits, rank) for rank in causes if set(_members(waits, rank)).isdisjoint(members))
     text += "".join(f"; the same holds for {place}" for place in list(places)[:MOST_SAID])

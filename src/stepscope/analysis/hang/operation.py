@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+GLOO = "gloo"
+"""The backend of CPUs, which has no device."""
 SYMMETRIC = (
     "all_reduce",
     "allreduce",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepscope.analysis.hang.batches import merged
-from stepscope.analysis.hang.operation import GroupStatus, RecordedOp
+from stepscope.analysis.hang.operation import GLOO, GroupStatus, RecordedOp
 
 MOST_ENTRIES, MOST_GROUPS, MOST_MEMBERS = 20_000, 4096, 1 << 20
 """Maximum entries and groups of one record, and ranks of all its groups; the recorder itself keeps 2000 entries."""
@@ -134,7 +134,7 @@ def _op(row: Mapping[str, Any], status: Mapping[int, GroupStatus]) -> RecordedOp
     known = status.get(number, GroupStatus())
     started = _whole(row.get("time_discovered_started_ns"), 0) > 0
     # gloo never sets a state: what it has stopped watching is done. NCCL also gives up what took too long.
-    done = state == "completed" or (retired and (backend == "gloo" or (not is_p2p and collective <= known.completed)))
+    done = state == "completed" or (retired and (backend == GLOO or (not is_p2p and collective <= known.completed)))
     return RecordedOp(
         group=_text(name),
         name=operation,

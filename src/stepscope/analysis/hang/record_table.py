@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from stepscope.analysis.hang.operation import GLOO
 from stepscope.analysis.hang.spelling import who
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class RecordTable:
     def status(self, rank: int, key: GroupKey) -> GroupStatus | None:
         """Return how far a rank is in a group by its own counters; None if they do not say."""
         record = self.records.get(rank)
-        if record is None or key in self.has_p2p or any(entry.backend == "gloo" for entry in record.entries[-1:]):
+        if record is None or key in self.has_p2p or any(entry.backend == GLOO for entry in record.entries[-1:]):
             return None
         return record.status.get(self.numbers.get((rank, key), -1))
 
