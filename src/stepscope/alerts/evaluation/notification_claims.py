@@ -55,17 +55,22 @@ class NotificationClaims:
             files = [Path(entry.name).stem.rpartition("-") for entry in os.scandir(self._run / "nodes")]
             if not any(node and not node.startswith(".") and node != self._node for node, _, _ in files):
                 return True
-            is_end = change.rule in ENDS
             attempts = [int(attempt) for node, _, attempt in files if node == self._node and attempt.isdecimal()]
-            key = max(attempts, default=0) if is_end else change.key
-            what = hashlib.blake2b(f"{change.rule}|{key}".encode(), digest_size=8).hexdigest()
-            when = change.time // NEAR_SECONDS if is_end or change.step is None else change.step // NEAR_STEPS
-            paths = [self._run / "claims" / f"alert-{what}-{int(when) + away}" for away in (0, -1, 1)]
+            paths = [self._run / "claims" / name for name in _names(change, max(attempts, default=0))]
             if any(_is_of_other(path, self._node) for path in paths):
                 return False
             return _make(paths[0], self._node) or not _is_of_other(paths[0], self._node)
         except OSError:
             return True
+
+
+def _names(change: Transition, attempt: int) -> list[str]:
+    """Return the name of the claim to an alert, then those to the same alert a little earlier or later."""
+    is_end = change.rule in ENDS
+    key = attempt if is_end else change.key
+    what = hashlib.blake2b(f"{change.rule}|{key}".encode(), digest_size=8).hexdigest()
+    when = change.time // NEAR_SECONDS if is_end or change.step is None else change.step // NEAR_STEPS
+    return [f"alert-{what}-{int(when) + away}" for away in (0, -1, 1)]
 
 
 def _make(path: Path, node: str) -> bool:
