@@ -110,6 +110,15 @@ def test_two_metrics_of_one_instance_meet():
     assert [change.key for change in rig.sample(**row)] == ["gpu/0/memory_used_bytes"]
 
 
+def test_a_share_is_told_in_percent():
+    """The quotient of two metrics of one unit is a share; that of others is a plain number."""
+    bytes_ = {"gpu__0__memory_used_bytes": 95.0, "gpu__0__memory_total_bytes": 100.0}
+    full = {"name": "full", "when": "gpu/*/memory_used_bytes / gpu/*/memory_total_bytes > 0.9", "message": "{shown}"}
+    assert [change.text for change in Rig(full).sample(**bytes_)] == ["95 %"]
+    mixed = {"name": "mixed", "when": "gpu/*/memory_used_bytes / gpu/*/power_watts > 0.9", "message": "{shown}"}
+    assert [change.text for change in Rig(mixed).sample(**bytes_, gpu__0__power_watts=100.0)] == ["0.95"]
+
+
 def test_another_spelling_is_found():
     """A rule on `loss` and `learning_rate` sees `train_loss` and `lr`; percents become shares."""
     rig = Rig(HIGH, {"name": "cpu", "when": "cpu/usage_ratio > 90%"}, {"name": "lr", "when": "learning_rate > 1"})

