@@ -5,11 +5,13 @@ from __future__ import annotations
 import _thread
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from stepscope.core.native_thread import start_native_thread
+from stepscope.core.native_thread import start_native_thread, start_without_signals
 from stepscope.core.spawn import SpawnError
 
 
@@ -35,3 +37,32 @@ def test_replaced_threads_are_refused(monkeypatch):
     monkeypatch.setattr(_thread, "start_new_thread", lambda *_: os.abort())
     with pytest.raises(SpawnError, match="replaced threads"):
         start_native_thread(os.abort, "never")
+
+
+SIGNALS = """
+import os, signal
+from stepscope.core.native_thread import start_native_thread, start_without_signals
+
+for _ in range(200):
+    start_native_thread(lambda: None, "short")
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    os.kill(os.getpid(), signal.SIGUSR1)
+    signal.sigwait([signal.SIGUSR1])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+"""
+
+
+def test_a_native_thread_takes_no_signal_from_its_first_moment():
+    """A signal that the program waits for right after the start of the thread ends no process."""
+    assert subprocess.run([sys.executable, "-c", SIGNALS], check=False, timeout=60).returncode == 0
+
+
+def test_a_plain_thread_can_be_started_without_signals():
+    """The thread blocks them, and the one that starts it does not."""
+    before, found = signal.pthread_sigmask(signal.SIG_BLOCK, ()), []
+    thread = threading.Thread(target=lambda: found.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+    start_without_signals(thread)
+    thread.join(60)
+    assert found == [signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

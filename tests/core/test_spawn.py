@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -84,29 +85,37 @@ def test_nobody_waits_for_it():
     assert children() <= before
 
 
-@pytest.mark.usefixtures("launcher")
-def test_place_of_a_started_program(tmp_path, monkeypatch):
-    """A started program lies in the root directory and leads or belongs to a session that is not ours."""
-    (tmp_path / "place.py").write_text(
-        "import os\ndef main(values):\n    text = f'{os.getcwd()} {os.getsid(0) == int(values[1])}'\n"
+def word_of(tmp_path, monkeypatch, text, *values):
+    """Start a program that writes the value of an expression into a file; return what it wrote."""
+    (tmp_path / "program.py").write_text(
+        f"import os, signal\ndef main(values):\n    text = {text}\n"
         "    open(values[0] + '.new', 'w').write(text)\n    os.rename(values[0] + '.new', values[0])\n"
     )
     monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
     told = tmp_path / "told"
-    spawn.start_detached("place", str(told), str(os.getsid(0)))
+    spawn.start_detached("program", str(told), *values)
     until(told.exists, "its word")
-    assert told.read_text() == "/ False"
+    return told.read_text()
+
+
+@pytest.mark.usefixtures("launcher")
+def test_place_of_a_started_program(tmp_path, monkeypatch):
+    """A started program lies in the root directory and leads or belongs to a session that is not ours."""
+    text = "f'{os.getcwd()} {os.getsid(0) == int(values[1])}'"
+    assert word_of(tmp_path, monkeypatch, text, str(os.getsid(0))) == "/ False"
 
 
 @pytest.mark.usefixtures("launcher")
 def test_started_program_can_see_our_end(tmp_path, monkeypatch):
     """The standard input of a started program is a pidfd of this very process."""
-    (tmp_path / "see.py").write_text(
-        "import os\ndef main(values):\n    text = open('/proc/self/fdinfo/0').read()\n"
-        "    open(values[0] + '.new', 'w').write(text)\n    os.rename(values[0] + '.new', values[0])\n"
-    )
-    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
-    told = tmp_path / "told"
-    spawn.start_detached("see", str(told))
-    until(told.exists, "its word")
-    assert f"Pid:\t{os.getpid()}\n" in told.read_text()
+    assert f"Pid:\t{os.getpid()}\n" in word_of(tmp_path, monkeypatch, "open('/proc/self/fdinfo/0').read()")
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_started_program_takes_signals(tmp_path, monkeypatch):
+    """Signals that the user's program has blocked reach ours: it can be ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        assert word_of(tmp_path, monkeypatch, "str(len(signal.pthread_sigmask(signal.SIG_BLOCK, ())))") == "0"
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -42,8 +42,10 @@ def park():
 def names():
     found = []
     for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/comm") as file:
-            found.append(file.read().strip())
+        try:
+            found.append(pathlib.Path(f"/proc/self/task/{task}/comm").read_text().strip())
+        except OSError:  # it has just ended
+            continue
     return found
 
 def until(condition):

@@ -1,4 +1,4 @@
-"""A thread in the user's process that nobody there notices: no signal reaches it, and `threading` does not list it."""
+"""Threads in the user's process that nobody there notices: no signal reaches them, and `threading` lists few."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from stepscope.core.spawn import SpawnError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import threading
+    from collections.abc import Callable, Iterator
 
 MOST_NAME = 15
 """Characters of a name that the kernel keeps."""
@@ -30,14 +31,36 @@ def start_native_thread(work: Callable[[], None], name: str) -> None:
     if not has_native_threads():
         raise SpawnError("another library has replaced threads")
     try:
-        _thread.start_new_thread(_run, (work, name[:MOST_NAME]))
+        with _signals_blocked():
+            _thread.start_new_thread(_run, (work, name[:MOST_NAME]))
     except RuntimeError as error:
         raise SpawnError(str(error)) from error
 
 
+def start_without_signals(thread: threading.Thread) -> None:
+    """Start a thread to which no signal is delivered; raises RuntimeError if there are no more threads.
+
+    It must start no process, which would take no signal either.
+    """
+    with _signals_blocked():
+        thread.start()
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block all signals: a thread that starts meanwhile blocks them from its first moment.
+
+    A signal that the program has blocked, to wait for it, would be delivered to a thread that has not, and end the
+    process.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _run(work: Callable[[], None], name: str) -> None:
-    # A signal that the program has blocked, to wait for it, would otherwise be delivered here and end the process.
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     with contextlib.suppress(OSError), open("/proc/thread-self/comm", "w", encoding="ascii") as file:
         file.write(name)
     work()

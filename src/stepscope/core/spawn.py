@@ -126,7 +126,10 @@ def start_detached(module: str, *values: str, keep: Sequence[int] = ()) -> None:
             copies.append(fcntl.fcntl(kept, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY))
             nowhere.append((os.POSIX_SPAWN_DUP2, copies[-1], number))
         # A session of its own: a Ctrl-C now, or a closed terminal, does not reach us.
-        first = os.posix_spawn(command[0], command, _absolute(os.environ), file_actions=nowhere, setsid=True)
+        # Signals that the program has blocked mean something to us.
+        first = os.posix_spawn(
+            command[0], command, _absolute(os.environ), file_actions=nowhere, setsid=True, setsigmask=()
+        )
     except (OSError, ValueError, NotImplementedError) as error:
         raise SpawnError(str(error)) from error
     finally:

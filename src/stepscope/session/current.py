@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core import ring
 from stepscope.core.endings import end_of
 from stepscope.core.errors import StepscopeError, in_words
+from stepscope.core.native_thread import start_without_signals
 from stepscope.core.redact import jsonable, redact
 from stepscope.recorder.complaints import tell
 from stepscope.session.run import END_SECONDS, Run
@@ -66,7 +67,7 @@ class LaterFacts:
                 self._facts["name"] = str(name)
             self._labels |= labels or {}
         self._writer = threading.Thread(target=self._write, args=(self._file,), name="stepscope-facts", daemon=True)
-        self._writer.start()
+        start_without_signals(self._writer)
 
     def _write(self, file: Path) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core import ring, status
 from stepscope.core.clock import Clock, boot_id, read_pair
+from stepscope.core.native_thread import start_without_signals
 from stepscope.core.places import HELD
 from stepscope.core.spawn import SpawnError, start_detached
 from stepscope.recorder.complaints import tell
@@ -68,7 +69,7 @@ class Watch:
             tell(f"cannot start the watcher: {error}; a thread of this process writes the run instead")
             thread = DrainThread(self._folder, ring_path, places)
             try:
-                thread.start()
+                start_without_signals(thread)
                 self._thread = thread
             except RuntimeError as reason:
                 tell(f"cannot start a thread either: {reason}; rows stay in memory until `stepscope show` saves them")
@@ -95,7 +96,7 @@ class Watch:
         self._started, self._not_before = now, now + round(self._pause * _NS)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         try:
-            threading.Thread(target=self._again, name="stepscope-restart", daemon=True).start()
+            start_without_signals(threading.Thread(target=self._again, name="stepscope-restart", daemon=True))
         except RuntimeError as error:  # the interpreter is ending, or there may be no more threads
             tell(f"cannot restart the watcher: {error}; rows wait in memory, look with `stepscope show`")
 

@@ -14,6 +14,7 @@ from prometheus_client.exposition import choose_encoder
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.gpu_memory import by_gpu, index_of
+from stepscope.core.native_thread import start_without_signals
 from stepscope.core.vocabulary import MIB
 from stepscope.exporters.prometheus.names import BUCKETS, DOCUMENTED, DURATION, STEPS
 from stepscope.exporters.prometheus.server import Endpoint
@@ -154,7 +155,7 @@ class PrometheusMonitor:
         self._endpoint, self._stop = endpoint, threading.Event()
         self._thread = threading.Thread(target=_keep_serving, args=(endpoint, self._stop), daemon=True)
         self._thread.name = "stepscope-prometheus"
-        self._thread.start()
+        start_without_signals(self._thread)
         os.register_at_fork(after_in_child=partial(_leave, weakref.ref(endpoint)))
 
 

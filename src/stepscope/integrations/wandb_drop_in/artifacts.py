@@ -13,6 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stepscope.core.native_thread import start_without_signals
 from stepscope.integrations.wandb_drop_in.unknown import NOTICES, unknown
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class ArtifactLedger:
             self._waiting.append((artifact, more))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="stepscope-artifacts", daemon=True)
-                self._thread.start()
+                start_without_signals(self._thread)
 
     def _work(self) -> None:
         while True:

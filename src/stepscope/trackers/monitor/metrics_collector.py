@@ -8,6 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from stepscope.core.native_thread import start_without_signals
 from stepscope.trackers.metrics.recent_values import held
 from stepscope.trackers.monitor.training_metrics import CustomMetrics
 
@@ -100,7 +101,7 @@ class MetricsCollector:
             return
         self._stopping.clear()
         self._thread = threading.Thread(target=self._watch, name="stepscope-collector", daemon=True)
-        self._thread.start()
+        start_without_signals(self._thread)
         atexit.register(self.stop)
 
     def stop(self) -> None:
