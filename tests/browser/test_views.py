@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.browser.conftest import FASTER, HEALTHY, MANY, SICK
-from tests.browser.pages import chart, settle, visit
+from tests.browser.pages import address, chart, settle, visit
 
 
 @pytest.mark.promise("S1-044")
@@ -76,6 +76,19 @@ def test_system_shows_gpus_processors_and_memory(page, server, keys):
     assert page.locator(".chart").count() >= 8
     page.locator(".system-processes").scroll_into_view_if_needed()
     assert page.locator(".system-processes tbody tr").count() == 4
+
+
+def test_system_shows_the_training_whichever_answer_comes_first(page, server, keys):
+    """The training's charts are there even if the names of its metrics come after the machine."""
+    held = []
+    page.route("**/api/names*", lambda route: held.append(route))  # noqa: PLW0108 - a builtin takes no attributes
+    page.goto("about:blank")
+    page.goto(address(server, "system", keys[SICK]))
+    page.locator(".charts .chart").first.wait_for()
+    assert chart(page, "loss").count() == 0
+    held[0].continue_()
+    chart(page, "loss").wait_for()
+    assert page.locator(".charts .chart").first.get_attribute("data-chart") == "loss"
 
 
 @pytest.mark.promise("S1-049")

@@ -1,7 +1,7 @@
 /** The machine of a run: current values of the GPUs, and machine metrics over time next to the training's charts. */
 
 import "./system.css";
-import { json, type RunMachine, reason } from "../api.ts";
+import { json, type MetricRow, type RunMachine, reason } from "../api.ts";
 import type { Frame } from "../binary.ts";
 import type { CurveBuffer } from "../curve_buffer.ts";
 import { fill, h } from "../dom.ts";
@@ -51,11 +51,7 @@ class SystemView implements Mounted {
     this.stops.push(
       run.live.listen({ frame: (frame, curves) => this.grown(frame, curves), reset: () => void this.load() }),
     );
-    this.stops.push(
-      run.names.listen(() => {
-        if (this.machine && !this.machine.groups.length) void this.load();
-      }),
-    );
+    this.stops.push(run.names.listen(() => this.named()));
   }
 
   update(place: Place, before: Place): void {
@@ -139,28 +135,40 @@ class SystemView implements Mounted {
     this.grid.element.style.setProperty("max-width", `${machine.gpus.length * 420}px`);
   }
 
+  /** The names of the run's metrics have come, before or after its machine, or there are more of them. */
+  private named(): void {
+    if (!this.machine) return;
+    if (!this.machine.groups.length) void this.load();
+    const drawn = this.trainingPanels.map((panel) => panel.element.dataset.chart);
+    if (this.trainingMetrics().some((metric, at) => metric.name !== drawn[at])) {
+      this.drawTraining();
+      this.place();
+    }
+  }
+
+  /** Return the metrics of the training that are shown beside those of the machine. */
+  private trainingMetrics(): MetricRow[] {
+    if (this.page.router.place.params.get("alone") === "1") return [];
+    const metrics = this.run.names.value?.metrics ?? [];
+    return [
+      metrics.find((metric) => /loss/.test(metric.name)),
+      metrics.find((metric) => metric.name === "step_seconds"),
+    ].filter((metric) => metric !== undefined);
+  }
+
   private drawTraining(): void {
     for (const panel of this.trainingPanels) panel.stop();
-    this.trainingPanels = [];
-    if (this.page.router.place.params.get("alone") !== "1") {
-      const metrics = this.run.names.value?.metrics ?? [];
-      const wanted = [
-        metrics.find((metric) => /loss/.test(metric.name)),
-        metrics.find((metric) => metric.name === "step_seconds"),
-      ];
-      for (const metric of wanted) {
-        if (!metric) continue;
-        const panel = new Panel(this.run, {
-          title: metric.name,
-          names: [metric.name],
-          unit: metric.unit,
-          help: metric.help,
-          height: 200,
-        });
-        panel.setOptions({ axis: this.axis() });
-        this.trainingPanels.push(panel);
-      }
-    }
+    this.trainingPanels = this.trainingMetrics().map((metric) => {
+      const panel = new Panel(this.run, {
+        title: metric.name,
+        names: [metric.name],
+        unit: metric.unit,
+        help: metric.help,
+        height: 200,
+      });
+      panel.setOptions({ axis: this.axis() });
+      return panel;
+    });
   }
 
   /** Put the training's charts first, then the machine's; charts of single metrics are folded away. */
