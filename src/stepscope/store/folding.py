@@ -60,14 +60,17 @@ def _farthest(own: Blocks, curve: NDArray[np.int64], usual: NDArray[np.float64])
     known = np.flatnonzero(np.isfinite(away) & (own.rank >= 0))
     if not len(known):
         return known
-    pairs, which = np.unique(np.stack((curve[known], own.rank[known])), axis=1, return_inverse=True)
-    which = which.reshape(-1)  # its shape differs between versions of NumPy
-    distance = np.bincount(which, away[known]) / np.bincount(which)
-    chosen = np.zeros(pairs.shape[1], bool)
-    for number in np.unique(pairs[0]):
-        own_pairs = np.flatnonzero(pairs[0] == number)
-        best = own_pairs[int(distance[own_pairs].argmax())]
+    ranks, place = np.unique(own.rank[known], return_inverse=True)
+    which = curve[known] * len(ranks) + place.reshape(-1)  # its shape differs between versions of NumPy
+    table = int(curve[known[-1]]) + 1, len(ranks)
+    count = np.bincount(which, minlength=table[0] * table[1]).reshape(table)
+    total = np.bincount(which, away[known], minlength=table[0] * table[1]).reshape(table)
+    distance = np.divide(total, count, out=np.full(table, -1.0), where=count > 0)
+    best = distance.argmax(axis=1)
+    chosen = np.zeros(table, bool)
+    for number in np.flatnonzero(np.count_nonzero(count, axis=1) > 1).tolist():
         level = usual[known][curve[known] == number]
         height = max(float(np.ptp(level)), float(np.abs(level).max()))
-        chosen[best] = len(own_pairs) > 1 and distance[best] > NOTABLE * height
-    return known[chosen[which]]
+        chosen[number, best[number]] = distance[number, best[number]] > NOTABLE * height
+    notable: NDArray[np.int64] = known[chosen.reshape(-1)[which]]
+    return notable
