@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bench.synthetic_ranks import RankRun, make, node_of
-from stepscope.sources.clocks import clock_offsets
+from stepscope.analysis.clocks import ClockOffset
+from stepscope.sources.clocks import OffsetCache, clock_offsets
 from stepscope.sources.diagnosis import diagnose
 from stepscope.store.layout import RunFolder
 from stepscope.store.reader import Past
@@ -38,6 +41,25 @@ def test_offsets_are_found_from_steps(runs: dict[bool, Path]) -> None:
     for node, true in enumerate(PLAN.offsets()):
         assert found[node_of(node)].seconds == pytest.approx(true, abs=0.005)
     assert {one.source for one in found.values()} == {"reference", "steps"}
+
+
+def test_equal_questions_about_clocks_are_answered_once() -> None:
+    """Requests that come at the same time estimate the offsets of a run together; those of another run do not wait."""
+    known, begun, go, asked = OffsetCache(), threading.Event(), threading.Event(), []
+
+    def estimate() -> dict[str, ClockOffset]:
+        asked.append(1)
+        begun.set()
+        go.wait(60)
+        return {"a": ClockOffset(1.0, 0.0, "steps")}
+
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(known.get, "run", estimate) for _ in range(4)]
+        assert begun.wait(60)
+        assert known.get("other", dict) == {}
+        go.set()
+        assert all(one.result() == {"a": ClockOffset(1.0, 0.0, "steps")} for one in waiting)
+    assert asked == [1]
 
 
 def test_verdicts_do_not_depend_on_clocks(runs: dict[bool, Path]) -> None:

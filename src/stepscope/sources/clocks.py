@@ -17,7 +17,7 @@ from stepscope.store.sealed import open_sealed
 from stepscope.store.states import read_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from stepscope.store.reader import Past
     from stepscope.store.states import NodeState
@@ -34,26 +34,41 @@ KEPT_SECONDS = 20.0
 MOST_KEPT = 64
 
 
-class _Known:
-    """The offsets of the runs that were read last. Thread-safe."""
+class OffsetCache:
+    """The offsets of the runs that were read last. Thread-safe: equal questions at the same time are answered once."""
 
     def __init__(self) -> None:
+        """Know none."""
         self._lock = threading.Lock()
         self._found: dict[Any, tuple[float, dict[str, ClockOffset]]] = {}
+        self._under_way: dict[Any, threading.Lock] = {}
 
-    def get(self, key: Any, now: float) -> dict[str, ClockOffset] | None:
+    def get(self, key: Any, estimate: Callable[[], dict[str, ClockOffset]]) -> dict[str, ClockOffset]:
+        """Return the offsets that are kept under a key, if they are not old; otherwise estimate them."""
+        with self._lock:
+            turn = self._under_way.setdefault(key, threading.Lock())
+        with turn:
+            found = self._kept(key)
+            if found is None:
+                found = estimate()
+                self._keep(key, found)
+        return found
+
+    def _kept(self, key: Any) -> dict[str, ClockOffset] | None:
         with self._lock:
             at, found = self._found.get(key, (-KEPT_SECONDS, None))
-            return found if now - at < KEPT_SECONDS else None
+            return found if time.monotonic() - at < KEPT_SECONDS else None
 
-    def put(self, key: Any, now: float, found: dict[str, ClockOffset]) -> None:
+    def _keep(self, key: Any, found: dict[str, ClockOffset]) -> None:
         with self._lock:
-            self._found[key] = now, found
+            self._found[key] = time.monotonic(), found
             while len(self._found) > MOST_KEPT:
-                del self._found[next(iter(self._found))]
+                oldest = next(iter(self._found))
+                del self._found[oldest]
+                self._under_way.pop(oldest, None)
 
 
-_KNOWN = _Known()
+_KNOWN = OffsetCache()
 
 
 def clock_offsets(past: Past) -> dict[str, ClockOffset]:
@@ -65,12 +80,7 @@ def clock_offsets(past: Past) -> dict[str, ClockOffset]:
     if len({node.node for node in nodes}) < 2:
         return {node.node: ClockOffset(0.0, 0.0, REFERENCE) for node in nodes}
     key = (str(past.path), tuple(sorted((node.node, node.attempt) for node in nodes)))
-    now = time.monotonic()
-    found = _KNOWN.get(key, now)
-    if found is None:
-        found = _estimated(past, nodes)
-        _KNOWN.put(key, now, found)
-    return found
+    return _KNOWN.get(key, lambda: _estimated(past, nodes))
 
 
 def node_seconds(past: Past) -> dict[str, float]:
