@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.core.ring import NO_STEP
+from stepscope.store.block_cache import BlockCache
 from stepscope.store.curves import Ask, curves, spans
 from stepscope.store.layout import Writer
 from stepscope.store.reader import Past
@@ -148,3 +149,33 @@ def test_a_zoom_gets_its_own_resolution(past):
     part = past.series("loss", rank=0, step_range=(10_000, 11_999), points=100)
     assert len(whole.buckets) <= 160
     assert 80 <= len(part.buckets) <= 160
+
+
+def test_totals_that_are_kept_are_those_of_a_scan(tmp_path):
+    """Totals of every series are the same with and without a cache, and follow what is sealed and what is not yet."""
+    folder, cache = make_run(tmp_path), BlockCache()
+    value = np.random.default_rng(2).normal(2, 0.1, 6000)
+    seal_points(folder, points_of({"loss": value[:4000], "few": value[:3]}, rank=0), 0, writer=Writer("node", 0))
+
+    def counted():
+        found, plain = (Past(folder, cache=one).totals() for one in (cache, None))
+        assert [getattr(found, key).tolist() for key in ("count", "min", "max", "mean", "last")] == [
+            getattr(plain, key).tolist() for key in ("count", "min", "max", "mean", "last")
+        ]
+        return dict(zip([found.names[at] for at in found.name], found.count.tolist(), strict=True))
+
+    assert counted() == counted() == {"loss": 4000, "few": 3}
+    seal_points(folder, points_of({"loss": value[4000:]}, rank=0, first=4000), 1, writer=Writer("node", 0))
+    assert counted() == {"loss": 6000, "few": 3}
+    leave_tail(folder, [{"loss": 1.0}, {"loss": 9.0}], rank=-1)
+    with_tail = Past(folder, cache=cache).totals(["loss"])
+    assert int(with_tail.count.sum()) == 6002
+    assert float(with_tail.max.max()) == 9.0
+
+
+def test_a_run_without_sealed_rows_has_totals(tmp_path):
+    """What is only in the tail counts."""
+    folder = make_run(tmp_path)
+    leave_tail(folder, [{"loss": 1.0}, {"loss": 3.0}])
+    found = Past(folder, cache=BlockCache()).totals()
+    assert (found.count.tolist(), found.mean.tolist()) == ([2], [2.0])

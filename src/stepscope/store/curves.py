@@ -42,6 +42,8 @@ ROOM = 1 << 16
 """Maximum buckets of all curves of one metric together; beyond it, each curve gets fewer."""
 FEWER = 8
 """An eighth of the buckets is enough for each of many curves: reading their points takes much longer."""
+TOTALS = "totals"
+"""What the cached totals of a metric are kept under."""
 LEAST = 16
 """Buckets that each curve gets, however many there are."""
 
@@ -111,7 +113,7 @@ def _folded(
     known, problems = set(found), list[str]()
     for names in (large - known, set(ask.names) - large):
         one = replace(ask, names=tuple(names))
-        reading = _Reading(snapshot, connection, one, None if names <= large else cache, per_curve=True)
+        reading = _Reading(snapshot, connection, one, cache, per_curve=True, keeps_blocks=not names <= large)
         for points, blocks in reading.portions():
             parts = [part for part in (build(points, 1), blocks) if len(part)]
             joined = Blocks.concat(parts)
@@ -130,13 +132,20 @@ def _kept(cache: BlockCache, keys: Mapping[str, tuple[Any, ...]]) -> dict[str, B
 
 def _fold_keys(snapshot: Snapshot, ask: Ask, names: Collection[str]) -> dict[str, tuple[Any, ...]]:
     """Return what the folded curve of each metric depends on; not of those that have rows that are not sealed."""
-    found = {}
-    for name in names:
-        if not len(snapshot.tail_points(Selection((name,)))):
-            files = [(unit.path, unit.path.stat()) for unit in snapshot.holding((name,))]
-            seen = tuple((str(path), facts.st_ino, facts.st_size, facts.st_mtime_ns) for path, facts in files)
-            found[name] = (name, replace(ask, names=()), seen)
-    return found
+    whole = [name for name in names if not len(snapshot.tail_points(Selection((name,))))]
+    rest = replace(ask, names=())
+    return {name: (name, rest, files) for name, files in _files(snapshot, whole).items()}
+
+
+def _files(snapshot: Snapshot, names: Collection[str]) -> dict[str, tuple[tuple[Any, ...], ...]]:
+    """Return what tells the sealed files that hold each metric from others."""
+    found: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
+    for unit in snapshot.holding(names):
+        facts = unit.path.stat()
+        own = (str(unit.path), facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        for name in found.keys() & unit.names.keys():
+            found[name].append(own)
+    return {name: tuple(files) for name, files in found.items()}
 
 
 def select(
@@ -157,22 +166,51 @@ def select(
 
 
 def totals(
-    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, names: Collection[str] | None = None
+    snapshot: Snapshot,
+    connection: duckdb.DuckDBPyConnection,
+    names: Collection[str] | None = None,
+    cache: BlockCache | None = None,
 ) -> tuple[Blocks, list[str]]:
     """Return one block for each series, which covers all of it, and what could not be read.
 
-    It costs a few blocks per series, however long a series is.
+    It costs a few blocks per series, however long a series is. What is sealed is kept in `cache`.
     """
     known = snapshot.counts()
     chosen = set(known) if names is None else {name for name in names if name in known}
     if not chosen:
         return Blocks.empty(), []
-    selection = Selection(None if names is None else chosen, level=max(LEVELS))
-    blocks, problems = read_blocks(snapshot.holding(selection.names), selection, connection=connection)
-    tail = distinct(snapshot.tail_points(selection))
+    blocks, problems = _sealed_totals(snapshot, connection, None if names is None else chosen, cache)
+    tail = distinct(snapshot.tail_points(Selection(None if names is None else chosen, level=max(LEVELS))))
     if len(tail):
         blocks = ordered(Blocks.concat([blocks, build(tail, max(LEVELS))]))
-    return reduced(blocks, series_starts(blocks)), list(map(str, problems))
+        blocks = reduced(blocks, series_starts(blocks))
+    return blocks, problems
+
+
+def _sealed_totals(
+    snapshot: Snapshot,
+    connection: duckdb.DuckDBPyConnection,
+    names: Collection[str] | None,
+    cache: BlockCache | None,
+) -> tuple[Blocks, list[str]]:
+    """Return one block for each series of some names, or of all, without the rows that are not sealed."""
+    sealed = {name for name in (snapshot.counts() if names is None else names) if snapshot.sealed_count(name)}
+    if not sealed:
+        return Blocks.empty(), []
+    seen = {} if cache is None else _files(snapshot, sealed)
+    keys = {name: (name, TOTALS, files) for name, files in seen.items()}
+    found = {} if cache is None else _kept(cache, keys)
+    if keys and found.keys() == keys.keys():
+        return ordered(Blocks.concat(list(found.values()))), []
+    selection = Selection(names, level=max(LEVELS))
+    blocks, problems = read_blocks(snapshot.holding(names), selection, connection=connection)
+    if len(blocks):
+        blocks = reduced(blocks, series_starts(blocks))
+    if cache is not None and not problems:
+        for name, own in by_name(blocks):
+            if name in keys:
+                cache.keep(keys[name], own)
+    return blocks, list(map(str, problems))
 
 
 class _Reading:
@@ -186,8 +224,10 @@ class _Reading:
         cache: BlockCache | None,
         *,
         per_curve: bool,
+        keeps_blocks: bool = True,
     ) -> None:
-        self._snapshot, self._connection, self._ask, self._cache = snapshot, connection, ask, cache
+        self._snapshot, self._connection, self._ask = snapshot, connection, ask
+        self._totals_cache, self._cache = cache, cache if keeps_blocks else None
         self._per_curve = per_curve
         self._selection = Selection((), ask.ranks, ask.attempts, ask.steps, time_range=ask.times)
         self.problems: list[str] = []
@@ -256,9 +296,14 @@ class _Reading:
         """
         ask = self._ask
         wanted = dict.fromkeys(names, float(ask.points))
-        if not self._per_curve and (ask.steps, ask.times, ask.ranks, ask.attempts) == (None, None, None, None):
+        is_whole = (ask.steps, ask.times, ask.ranks, ask.attempts) == (None, None, None, None)
+        if is_whole and not self._per_curve:
             return {name: float(counts[name]) for name in names}, wanted
-        blocks = self._read_blocks(max(LEVELS), names)
+        if is_whole:  # a block of each curve tells enough
+            blocks, problems = _sealed_totals(self._snapshot, self._connection, names, self._totals_cache)
+            self.problems += problems
+        else:
+            blocks = self._read_blocks(max(LEVELS), names)
         share = blocks.count * _overlap(blocks, ask)
         sums = np.bincount(blocks.name, weights=share, minlength=len(blocks.names))
         inside = dict.fromkeys(names, 0.0) | dict(zip(blocks.names, sums.tolist(), strict=True))

@@ -144,7 +144,7 @@ class Past:
 
         It is quick for any number of steps. Names that the run does not have are left out; None takes all.
         """
-        return self.read(lambda snapshot, connection: totals(snapshot, connection, names))
+        return self.read(lambda snapshot, connection: totals(snapshot, connection, names, self.cache))
 
     def by_rank(
         self,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import duckdb
     from numpy.typing import NDArray
 
+    from stepscope.store.block_cache import BlockCache
     from stepscope.store.points import Points
 
 PACE = 0.2
@@ -53,13 +54,13 @@ WINDOW = 30.0
 class FollowedRun:
     """One run that pages follow while it is recorded."""
 
-    def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection, cache: BlockCache | None = None) -> None:
         """Begin with the rows so far. Raises StepscopeError if the run cannot be read."""
         self._folder = RunFolder(path)
         self._lock = threading.Lock()
         self._follower = TailFollower(self._folder)
         self._events = EventCount(self._folder)
-        past = Past(self._folder, connection)
+        past = Past(self._folder, connection, cache)
         names = past.names()
         self._facts = {**card(past, names), "names": len(names)}
         self._names = set(names)
@@ -190,8 +191,9 @@ def few(points: Points) -> Blocks:
 class FollowedRuns:
     """The runs that pages follow."""
 
-    def __init__(self) -> None:
-        """Follow no run."""
+    def __init__(self, cache: BlockCache | None = None) -> None:
+        """Follow no run; `cache` is that of other readers."""
+        self._cache = cache
         self._lock = threading.Lock()
         self._open: dict[str, FollowedRun] = {}
 
@@ -204,7 +206,7 @@ class FollowedRuns:
         with self._lock:
             self._drop_idle()
             if key not in self._open:
-                self._open[key] = FollowedRun(path, connection)
+                self._open[key] = FollowedRun(path, connection, self._cache)
             return self._open[key]
 
     def close(self) -> None:

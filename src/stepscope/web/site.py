@@ -75,11 +75,12 @@ class Site:
     @property
     def live_runs(self) -> FollowedRuns:
         """The runs that are followed; loads numpy and DuckDB."""
+        cache = self.cache
         with self._lock:
             if self._live_runs is None:
                 from stepscope.web.live import FollowedRuns
 
-                self._live_runs = FollowedRuns()
+                self._live_runs = FollowedRuns(cache)
             return self._live_runs
 
     @property
