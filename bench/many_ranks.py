@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -99,12 +100,11 @@ def _page(run: Path, scratch: Path) -> list[Figure]:
         began = time.monotonic()
         with ThreadPoolExecutor(len(FIRST) + 1) as pool:
             diagnosis = pool.submit(_timed, server, f"/api/diagnosis?run={key}")
-            times = dict(zip(FIRST, pool.map(lambda path: _timed(server, path.format(key)), FIRST), strict=True))
-            names = server.get(FIRST[0].format(key))["important"]
-            charts = _timed(server, _series(key, names))
+            answers = dict(zip(FIRST, pool.map(lambda path: _asked(server, path.format(key)), FIRST), strict=True))
+            charts = _timed(server, _series(key, json.loads(answers[FIRST[0]][1])["important"]))
             first = time.monotonic() - began
             judged = diagnosis.result()
-        beside = ", ".join(f"{path.partition('?')[0][5:]} {seconds:.2f}" for path, seconds in times.items())
+        beside = ", ".join(f"{path.partition('?')[0][5:]} {seconds:.2f}" for path, (seconds, _) in answers.items())
         grid = _timed(server, _series(key, ["phase/forward"]))
         cold, warm = (_ranks_tab(server, key) for _ in range(2))
         other = _timed(server, f"{RANKS_TAB[1].format(key).partition('&')[0]}&what=phase/backward")
@@ -132,9 +132,14 @@ def _series(key: str, names: list[str]) -> str:
 
 
 def _timed(server: Server, path: str) -> float:
+    return _asked(server, path)[0]
+
+
+def _asked(server: Server, path: str) -> tuple[float, bytes]:
+    """Return the seconds of a request, and its answer."""
     began = time.monotonic()
-    server.read(path)
-    return time.monotonic() - began
+    answer = server.read(path)
+    return time.monotonic() - began, answer
 
 
 def main(arguments: list[str]) -> int:

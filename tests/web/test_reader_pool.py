@@ -9,7 +9,7 @@ import threading
 import duckdb
 import pytest
 
-from stepscope.web import handlers
+from stepscope.web import handlers, reader_pool
 from stepscope.web.reader_pool import ReaderPool, TooBusyError
 from tests.web.served import RUN, Client, ready, started
 
@@ -38,6 +38,28 @@ def test_equal_questions_are_read_once(readers):
 
     assert asyncio.run(ask()) == ["answer"] * 20
     assert len(read) == 1
+
+
+def test_a_long_question_waits_for_short_ones(readers, monkeypatch):
+    """What takes seconds begins after the first requests of a page, though it was asked first; but not never."""
+    monkeypatch.setattr(reader_pool, "PATIENCE_SECONDS", 60.0)
+    order = []
+
+    async def ask():
+        long = asyncio.ensure_future(readers.read("long", lambda _: order.append("long"), is_long=True))
+        for number in range(3):
+            await asyncio.sleep(0)
+            await readers.read(number, lambda _, number=number: order.append(number))
+        await long
+        monkeypatch.setattr(reader_pool, "PATIENCE_SECONDS", 0.0)
+        go = threading.Event()
+        busy = asyncio.ensure_future(readers.read("busy", lambda _: go.wait(60)))
+        long = asyncio.ensure_future(readers.read("long", lambda _: order.append("again"), is_long=True))
+        go.set()
+        await asyncio.gather(busy, long)
+
+    asyncio.run(ask())
+    assert order == [0, 1, 2, "long", "again"]
 
 
 def test_a_full_queue_refuses(readers):

@@ -36,6 +36,8 @@ MAX_BODY = 65_536
 BODY_SECONDS = 10.0
 """Seconds within which a body must arrive."""
 JSON = "application/json"
+LONG = frozenset({"/api/diagnosis"})
+"""Reads that take seconds of processor time on a large run; no page waits for them."""
 
 
 def json_response(value: Any) -> Response:
@@ -96,7 +98,8 @@ def reading(path: str, kind: str = JSON) -> Handler:
             return found if isinstance(found, bytes) else encoded(found)
 
         key = (path, request.scope["query_string"])
-        return Response(await _while_connected(request, site.readers.read(key, work, runs[0])), media_type=kind)
+        found = site.readers.read(key, work, runs[0], is_long=path in LONG)
+        return Response(await _while_connected(request, found), media_type=kind)
 
     return handle
 

@@ -31,6 +31,11 @@ STALL_SECONDS = 5.0
 """Seconds after which a thread that does not return from a cancelled read is replaced."""
 MAX_STALLED = 16
 """Threads that may be replaced."""
+CALM_SECONDS = 0.15
+"""Seconds without another read before a long one begins: a page's first requests follow each other."""
+PATIENCE_SECONDS = 3.0
+"""Most seconds that a long read waits for that."""
+LOOK_SECONDS = 0.03
 
 
 class _ThreadState(threading.local):
@@ -84,6 +89,9 @@ class ReaderPool:
         self._waiters: Counter[Hashable] = Counter()
         self._reads: set[PendingRead] = set()
         self._cancelling: set[asyncio.Future[None]] = set()
+        self._short = 0
+        """Reads in progress that do not wait for others."""
+        self._calm_since = float("-inf")
         self.stalled: Counter[str] = Counter()
         self.submitted = self.refused = self.cancelled = 0
 
@@ -100,10 +108,11 @@ class ReaderPool:
             self._thread.connection = connect(1, MEMORY)
         return self._thread.connection
 
-    async def read(self, key: Hashable, work: Work, run: str = "") -> Any:
+    async def read(self, key: Hashable, work: Work, run: str = "", *, is_long: bool = False) -> Any:
         """Return what `work` returns in one of the threads; concurrent reads with the same key share one result.
 
-        A read that no caller waits for any more is interrupted. Reads of one run never take all threads.
+        A read that no caller waits for any more is interrupted. Reads of one run never take all threads. A long one
+        begins when the others are done: all threads share one interpreter.
 
         Raises TooBusyError if too many reads are waiting, DiskStalledError if an earlier read of this run still waits
         for its disk.
@@ -113,7 +122,7 @@ class ReaderPool:
             if self.stalled[run] or self.in_progress >= self._max_waiting:
                 self.refused += 1
                 raise DiskStalledError if self.stalled[run] else TooBusyError
-            future = asyncio.ensure_future(self._run(key, work, run))
+            future = asyncio.ensure_future(self._run(key, work, run, is_long=is_long))
             self._shared[key] = future
             future.add_done_callback(lambda _: self._shared.pop(key, None))
         self._waiters[key] += 1
@@ -127,10 +136,11 @@ class ReaderPool:
                     self.cancelled += 1
                     future.cancel()
 
-    async def _run(self, key: Hashable, work: Work, run: str) -> Any:
+    async def _run(self, key: Hashable, work: Work, run: str, *, is_long: bool) -> Any:
         read = PendingRead()
         self._reads.add(read)
         self.submitted += 1
+        self._short += not is_long
 
         def call() -> Any:
             if read.cancelled:
@@ -141,6 +151,8 @@ class ReaderPool:
 
         run_slots = self._run_slots.setdefault(run, asyncio.Semaphore(self._threads_per_run))
         try:
+            if is_long:
+                await self._calm()
             async with contextlib.AsyncExitStack() as slots:
                 for free in (run_slots, self._free):
                     await slots.enter_async_context(free)
@@ -154,8 +166,18 @@ class ReaderPool:
         finally:
             self._shared.pop(key, None)
             self._reads.discard(read)
+            self._short -= not is_long
+            self._calm_since = time.monotonic()
             if not self._reads:
                 self._run_slots.clear()
+
+    async def _calm(self) -> None:
+        """Wait until no short read is in progress, none has just ended and none comes, for a while at most."""
+        began = time.monotonic()
+        while (now := time.monotonic()) - began < PATIENCE_SECONDS:
+            if not self._short and now - max(began, self._calm_since) >= CALM_SECONDS:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _interrupt(self, read: PendingRead, run: str, slots: contextlib.AsyncExitStack) -> None:
         """Interrupt a read until its thread returns, then free its slots; replace a thread that takes too long."""
