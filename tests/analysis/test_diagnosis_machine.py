@@ -80,9 +80,22 @@ def test_a_stall_that_goes_on_is_critical_and_one_that_ended_is_not() -> None:
     hung = {**stalled, "kind": "hung"}
     cases = ([stalled], "critical", 15.0), ([stalled, over], "info", 25.0), ([stalled, hung, over], "warning", 25.0)
     for events, severity, lasted in cases:
-        (found,) = (one for one in findings(evidence(steps(), events=events)) if one.kind == "hang")
+        (found,) = (one for one in findings(evidence(steps(), events=events, state="running")) if one.kind == "hang")
         assert (found.severity, found.rank) == (severity, 1)
         assert found.cost_seconds == pytest.approx(lasted)
+
+
+def test_a_training_that_stood_still_and_then_finished_did_not_hang() -> None:
+    """After its last step a program saves or evaluates; only if nothing at all moved, that is worth a warning."""
+    stalled = {"kind": "stalled", "time": 1.7e9 + 20, "rank": 1, "seconds": 15.0, "step": 40}
+    verdict = {"kind": "hang_verdict", "time": 1.7e9 + 21, "rank": -1, "verdict": "never_arrived", "ranks": [1]}
+    ended = {"kind": "ended", "time": 1.7e9 + 300, "rank": 1, "state": "finished"}
+    for events, severity in (([stalled, verdict, ended], "info"), ([stalled, {**stalled, "kind": "hung"}], "warning")):
+        (found,) = (one for one in findings(evidence(steps(), events=events, state="finished")) if one.kind == "hang")
+        assert found.severity == severity
+        assert found.text.startswith("the training stood still for")
+        assert found.text.endswith("after step 40, then finished")
+        assert found.remedy == remedy("hang", "finished")
 
 
 def test_a_hang_of_many_ranks_is_one_finding_with_the_verdict_of_the_watchers() -> None:
@@ -97,15 +110,15 @@ def test_a_hang_of_many_ranks_is_one_finding_with_the_verdict_of_the_watchers() 
     }
     said |= {"text": "Rank 2 waits for a lock.", "evidence": {"stacks": ["rank 2 waits for a lock at train.py:9"]}}
     verdict = {"kind": "hang_verdict", "time": 1.7e9 + 21, "rank": -1, **said}
-    (found,) = (one for one in findings(evidence(steps(), events=[*still, verdict])) if one.kind == "hang")
+    told = findings(evidence(steps(), events=[*still, verdict], state="running"))
+    (found,) = (one for one in told if one.kind == "hang")
     assert (found.text, found.rank, found.remedy) == ("rank 2 waits for a lock", 2, "free the lock")
     assert found.evidence["sources"] == said["evidence"]
     assert found.cost_seconds == pytest.approx(16.0)
     over = {"kind": "hang_verdict", "time": 1.7e9 + 30, "rank": -1, "verdict": "none", "text": "They move."}
     gone = [{"kind": "recovered", "time": 1.7e9 + 30, "rank": rank} for rank in range(4)]
-    assert "critical" not in [
-        one.severity for one in findings(evidence(steps(), events=[*still, verdict, *gone, over]))
-    ]
+    told = findings(evidence(steps(), events=[*still, verdict, *gone, over], state="running"))
+    assert "critical" not in [one.severity for one in told]
 
 
 def test_a_followed_run_that_writes_nothing_is_not_said_to_hang() -> None:

@@ -22,6 +22,8 @@ def test_the_verdict_of_the_watchers_names_the_cause_of_a_hang(tmp_path):
     tell(folder, "hang_verdict", verdict="never_arrived", ranks=[3, "x"], monotonic_ns=2_000_000)
     assert blamed_ranks(past, 0, HUNG) == {3: "causes the hang"}
     assert blamed_ranks(past, 0, [RankState("running")] * 4) == {}
+    assert blamed_ranks(past, 0, [RankState("finished", stall="hung")] * 4) == {}
+    assert blamed_ranks(past, 0, [*HUNG[1:], RankState("finished")]) == {3: "causes the hang"}
     assert blamed_ranks(past, 1, HUNG) == {}
     tell(folder, "hang_verdict", verdict="none", ranks=[], monotonic_ns=3_000_000)
     assert blamed_ranks(past, 0, HUNG) == {}

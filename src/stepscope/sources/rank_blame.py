@@ -33,8 +33,13 @@ def blamed_ranks(past: Past, attempt: int, states: Iterable[RankState]) -> dict[
 
 
 def stands(states: Iterable[RankState]) -> bool:
-    """Return whether a verdict on a hang still counts: a watcher that was killed cannot take its verdict back."""
-    return any(state.stall or state.state != "running" for state in states)
+    """Return whether a verdict on a hang still counts: a watcher that was killed cannot take its verdict back.
+
+    If all ranks finished, they did not hang.
+    """
+    known = list(states)
+    stalled = any(state.stall or state.state != "running" for state in known)
+    return stalled and any(state.state != "finished" for state in known)
 
 
 def hanging_ranks(events: Iterable[Mapping[str, Any]], attempt: int) -> Sequence[int]:

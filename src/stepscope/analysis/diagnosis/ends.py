@@ -160,7 +160,10 @@ def _workers(evidence: Evidence) -> list[Finding]:
 
 
 def _hang(evidence: Evidence) -> list[Finding]:
-    """Return hangs that did not end, which are critical, and stalls that ended, with their cost in seconds."""
+    """Return hangs that did not end, which are critical, and stalls that ended, with their cost in seconds.
+
+    A program that has finished did not hang: after its last step it saved, evaluated or waited.
+    """
     if evidence.foreign:
         return _silence(evidence)
     found: list[Finding] = []
@@ -172,13 +175,14 @@ def _hang(evidence: Evidence) -> list[Finding]:
                 continue  # an error after that long, such as a collective that timed out, is how a hang ends
             begun = open_since.pop(rank, None)
             if begun is not None:
-                found.append(_stood(begun, float(event["time"]), over=True))
+                found.append(_stood(begun, float(event["time"]), "went on"))
         elif rank not in open_since or event.get("kind") == "hung":
             first = open_since.get(rank, event)
             open_since[rank] = {**event, "time": first["time"]}
     end = max((float(event["time"]) for event in evidence.events), default=0.0)
-    still = [_stood(event, end, over=False) for event in open_since.values()]
-    verdict = standing_verdict(evidence.events)
+    is_finished = evidence.state == "finished"
+    still = [_stood(event, end, "finished" if is_finished else "") for event in open_since.values()]
+    verdict = None if is_finished else standing_verdict(evidence.events)
     found += still if verdict is None else [_judged(verdict, still)]
     return sorted(found, key=lambda one: -(one.cost_seconds or 0.0))[:3]
 
@@ -206,7 +210,7 @@ def _silence(evidence: Evidence) -> list[Finding]:
     if evidence.state != "running" or not events or events[-1].get("kind") != "stalled":
         return []
     event, end = events[-1], max(float(one["time"]) for one in evidence.events)
-    found = _stood(event, end, over=False)
+    found = _stood(event, end)
     at = f" after step {event['step']}" if isinstance(event.get("step"), int) else ""
     lasted = format_value(found.evidence["seconds"], "seconds")
     text = f"nothing new came for {lasted}{at}: the training has ended, stands still, or its writer buffers"
@@ -215,15 +219,19 @@ def _silence(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def _stood(event: Mapping[str, Any], end: float, *, over: bool) -> Finding:
+def _stood(event: Mapping[str, Any], end: float, then: str = "") -> Finding:
+    """Return the finding about a stall; `then` is what the program did at its end, empty if it did not end."""
     waited = float(event.get("seconds") or 0.0)
     lasted = max(waited, end - (float(event["time"]) - waited))
     phase, step, hung = event.get("phase"), event.get("step"), event.get("kind") == "hung"
     after, where = f" after step {step}" if isinstance(step, int) else "", f" in {phase}" if phase else ""
-    text = f"the training hung for {format_value(lasted, 'seconds')}{after}{where}"
-    text += ", then went on" if over else ", and did not go on"
+    what = "stood still" if then == "finished" else "hung"
+    text = f"the training {what} for {format_value(lasted, 'seconds')}{after}{where}"
+    text += f", then {then}" if then else ", and did not go on"
     facts = {"seconds": lasted, "step": step, "phase": phase, "why": event.get("why"), "hung": hung}
     # A pause that ended by itself while something still moved may be the machine's fault; a hang that ended is not.
-    severity = CRITICAL if not over else WARNING if hung or lasted >= LONG_PAUSE else INFO
-    found = Finding("hang", text, severity, remedy("hang"), facts, confidence=0.9 if hung or not over else 0.7)
+    is_long = lasted >= LONG_PAUSE and then != "finished"
+    severity = CRITICAL if not then else WARNING if hung or is_long else INFO
+    do = remedy("hang", then if then == "finished" else "")
+    found = Finding("hang", text, severity, do, facts, confidence=0.9 if hung or not then else 0.7)
     return replace(found, cost_seconds=lasted, rank=_rank(event))
