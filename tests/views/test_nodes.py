@@ -22,7 +22,7 @@ SECOND = 1_000_000
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
     """Estimate the clocks of every run anew."""
-    monkeypatch.setattr(known_clocks, "_KNOWN", known_clocks._Known())
+    monkeypatch.setattr(known_clocks, "_KNOWN", known_clocks.OffsetCache())
 
 
 def changed(past, number, *, beside=0.0, **facts):

@@ -182,7 +182,7 @@ dead_worker: check the exit code: -9 and 'Bus error' mean memory (fewer workers,
 hang: `stepscope show RUN` has the stacks at the point where it stopped; ranks that wait in a collective wait for the
     rank that is not in it
 hang/finished: measure what runs after the last step: `with run.phase("evaluation")`, or "checkpoint"; then it counts as
-  that, and is no pause
+    that, and is no pause
 hang/silent: check whether its process still runs; `py-spy dump --pid PID` shows where it stands. A training that is
     started with `stepscope run` records its stacks when it hangs
 hang/never_arrived: look at the line where the named rank stands: its data, its branch of the code, its input size;
