@@ -77,7 +77,7 @@ def test_a_stall_that_goes_on_is_critical_and_one_that_ended_is_not() -> None:
     """The seconds are those from the last step before it."""
     stalled = {"kind": "stalled", "time": 1.7e9 + 20, "rank": 1, "seconds": 15.0, "step": 40}
     over = {"kind": "recovered", "time": 1.7e9 + 30, "rank": 1}
-    hung = {**stalled, "kind": "hung"}
+    hung = {**stalled, "kind": "hung", "time": 1.7e9 + 26, "seconds": 21.0}
     cases = ([stalled], "critical", 15.0), ([stalled, over], "info", 25.0), ([stalled, hung, over], "warning", 25.0)
     for events, severity, lasted in cases:
         (found,) = (one for one in findings(evidence(steps(), events=events, state="running")) if one.kind == "hang")

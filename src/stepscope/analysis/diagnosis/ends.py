@@ -178,7 +178,7 @@ def _hang(evidence: Evidence) -> list[Finding]:
                 found.append(_stood(begun, float(event["time"]), "went on"))
         elif rank not in open_since or event.get("kind") == "hung":
             first = open_since.get(rank, event)
-            open_since[rank] = {**event, "time": first["time"]}
+            open_since[rank] = {**event, "time": first["time"], "seconds": first.get("seconds")}
     end = max((float(event["time"]) for event in evidence.events), default=0.0)
     is_finished = evidence.state == "finished"
     still = [_stood(event, end, "finished" if is_finished else "") for event in open_since.values()]
