@@ -40,7 +40,7 @@ def start_native_thread(work: Callable[[], None], name: str) -> None:
 def start_without_signals(thread: threading.Thread) -> None:
     """Start a thread to which no signal is delivered; raises RuntimeError if there are no more threads.
 
-    It must start no process, which would take no signal either.
+    A process that it starts would take none either, except by `spawn.start_detached`.
     """
     with _signals_blocked():
         thread.start()
